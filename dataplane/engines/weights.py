@@ -50,13 +50,15 @@ CONFIGURATION = {
     "preprocessor_config.json",
     "processor_config.json",
     "video_preprocessor_config.json",
+    "tekken.json",
 }
 """Files that change KV values, beside weights, code (`*.py`) and indexes of weights (`*.index.json`). Tokenizers and
-generation settings do not."""
+generation settings do not, except Mistral's `tekken.json`, which also says how images and audio are processed."""
 PLACES = ("_name_or_path", "_commit_hash", "transformers_version")
 """Keys of a configuration that say where it comes from."""
-PARTS = ("whisper-large-v3",)
-"""Folders within a model's folder from which engines load weights too: the encoder of Kimi-Audio."""
+PARTS = ("whisper-large-v3", "[tv]*er")
+"""Folders, or patterns of them, within a model's folder from which engines load weights too: the encoder of Kimi-Audio;
+`transformer` and `vision_encoder` of Cosmos3."""
 _SPEED = (
     "enable_multithread_load",
     "num_threads",
@@ -108,6 +110,7 @@ def fingerprint(
     commit: str = "",
     download_dir: str = "",
     config: str = "",
+    code_revision: str = "",
     release: str = "",
 ) -> str:
     """Return text that two engines share if they have loaded the same weights and configuration.
@@ -115,19 +118,27 @@ def fingerprint(
     `model`: a folder, a file, or the name of a Hugging Face repository. `revision`: branch, tag or commit of the
     repository; `commit`: the commit from which the engine has read the configuration, if it knows. `download_dir`:
     where the engine keeps repositories, if not in the default cache. `config`: folder or repository of the
-    configuration, if not `model`. `release`: of the engine, on which weights of the format "dummy" depend.
+    configuration, if not `model`. `code_revision`: branch, tag or commit of the code, if it is in a repository.
+    `release`: of the engine, on which weights of the format "dummy" depend.
 
     A repository whose files are in the cache of this machine has the fingerprint of its files, which a copy of it has
     too. Otherwise, its commit is the fingerprint. Raise WeightsUnknown.
     """
     try:
-        return _fingerprint(model, load_format.lower(), revision, commit, download_dir, config, release)
+        return _fingerprint(model, load_format.lower(), revision, commit, download_dir, config, code_revision, release)
     except OSError as error:
         raise WeightsUnknown(f"{error.filename or model} cannot be read: {error.strerror}") from None
 
 
 def _fingerprint(
-    model: str, load_format: str, revision: str, commit: str, download_dir: str, config: str, release: str
+    model: str,
+    load_format: str,
+    revision: str,
+    commit: str,
+    download_dir: str,
+    config: str,
+    code_revision: str,
+    release: str,
 ) -> str:
     suffixes = () if load_format == DUMMY else FORMATS.get(load_format)
     if suffixes is None:
@@ -143,10 +154,13 @@ def _fingerprint(
     if suffixes and not files:
         raise WeightsUnknown(f"{place} has no weight files ({', '.join(suffixes)})")
     folder = _folder_of(config, download_dir) if config else place
-    described = [] if folder.is_file() else list(_configuration(folder))
+    described = {} if place.is_file() else _configuration(place)
+    if folder.is_dir():  # processors are beside the weights, and the rest where the configuration is
+        described |= _configuration(folder)
     if not described and not place.is_file():
         raise WeightsUnknown(f"{folder} has no configuration: expected a config.json or params.json")
-    parts = [*described, *_digests(files)]
+    parts = [part for name in sorted(described) for part in (name.encode(), described[name])]
+    parts += [*_code_elsewhere(model, described, code_revision, download_dir), *_digests(files)]
     if not suffixes:
         parts += [load_format.encode(), release.encode()]
     elif load_format != "auto" and len({_NUMBER.sub("", file.name) for file in files}) > 1:
@@ -186,9 +200,14 @@ def adapter(path: str, *, load_format: str = "auto", download_dir: str = "") -> 
 
 def choices(loader_options: Any) -> list[tuple[str, Any]]:
     """Return the options of a loader (its extra configuration) that choose what is loaded, as the pattern of names of
-    `sharded_state` does. The others make it faster, or check."""
+    `sharded_state` does; of files and folders, the contents. The others make it faster, or check. Raise
+    WeightsUnknown."""
     options = loader_options if isinstance(loader_options, dict) else {}
-    return sorted((str(name), value) for name, value in options.items() if name not in _SPEED)
+    return sorted(
+        (str(name), contents(value) if isinstance(value, str) and value and os.path.exists(value) else value)
+        for name, value in options.items()
+        if name not in _SPEED
+    )
 
 
 def together(fingerprints: Sequence[str]) -> str:
@@ -286,9 +305,8 @@ def _weight_files(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
         if chosen:
             yield from chosen
             break
-    for part in PARTS:
-        if part in file_names and suffixes:
-            yield from _weight_files(folder / part, suffixes)
+    for part in _parts(folder) if suffixes else ():
+        yield from _weight_files(part, suffixes)
 
 
 def _parts_of(file: Path) -> Iterator[Path]:
@@ -304,26 +322,51 @@ def _parts_of(file: Path) -> Iterator[Path]:
             yield file.parent / name
 
 
-def _configuration(folder: Path) -> Iterator[bytes]:
-    """Yield the names and contents of the files of a folder that change KV values, without what says where they come
+def _parts(folder: Path) -> list[Path]:
+    return [path for part in PARTS for path in sorted(folder.glob(part)) if path.is_dir()]
+
+
+def _configuration(folder: Path) -> dict[str, bytes]:
+    """Return the contents, by name, of the files of a folder that change KV values, without what says where they come
     from."""
-    for name in sorted(os.listdir(folder)):
-        if name not in CONFIGURATION and not name.endswith((".py", ".index.json")):
-            continue
-        with (folder / name).open("rb") as file:
-            content = file.read(MAX_CONFIGURATION_BYTES)
-        try:
-            decoded = msgspec.json.decode(content)
-            for place in PLACES if isinstance(decoded, dict) else ():
-                decoded.pop(place, None)
-            content = msgspec.json.encode(decoded, order="sorted")
-        except msgspec.DecodeError:
-            pass  # code, or JSON that only the engine reads
-        yield name.encode()
-        yield content
+    described = [path for place in (folder, *_parts(folder)) for path in place.iterdir() if path.name in CONFIGURATION]
+    others = [path for pattern in ("*.index.json", "*.py", "*/*.py") for path in folder.glob(pattern)]
+    return {str(path.relative_to(folder)): _content(path) for path in (*described, *others)}
 
 
-def _check_unchanged(paths: Iterable[Path]) -> None:
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(MAX_CONFIGURATION_BYTES)
+    try:
+        decoded = msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        return content  # code, or JSON that only the engine reads
+    for place in PLACES if isinstance(decoded, dict) else ():
+        decoded.pop(place, None)
+    return msgspec.json.encode(decoded, order="sorted")
+
+
+def _code_elsewhere(
+    model: str, described: Mapping[str, bytes], code_revision: str, download_dir: str
+) -> Iterator[bytes]:
+    """Yield the code of a model that is not beside its configuration: of another repository, or another revision. Code
+    that is not on this machine is not used."""
+    try:
+        named = msgspec.json.decode(described.get("config.json", b"{}"), type=dict[str, Any]).get("auto_map")
+    except msgspec.DecodeError:
+        return
+    classes = [str(name) for name in named.values()] if isinstance(named, dict) else []
+    repositories = {name.partition("--")[0].strip("[' ") for name in classes if "--" in name}
+    if code_revision:
+        repositories.add(model)
+    for repository in sorted(repositories):
+        snapshot = None if os.path.exists(repository) else _snapshot(repository, code_revision, "", download_dir)
+        for path in sorted(snapshot.rglob("*.py")) if snapshot is not None else ():
+            yield str(path.relative_to(snapshot)).encode() if snapshot is not None else b""
+            yield _content(path)
+
+
+def _check_unchanged(paths: Sequence[Path]) -> None:
     """Raise WeightsUnknown if a file changed while the engine may have been loading it. That is not known in a process
     that the engine has not started, for example a script."""
     if multiprocessing.parent_process() is None:
@@ -333,6 +376,21 @@ def _check_unchanged(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.exists() and path.stat().st_ctime > started_s:
             raise WeightsUnknown(f"{path} has changed since the engine started; start the engine again")
+    for place in {place for path in paths for place in _ways_to(path)}:
+        status = place.lstat()
+        renamed = stat.S_ISLNK(status.st_mode) or status.st_mtime <= started_s  # a later entry changes both times
+        if renamed and status.st_ctime > started_s:
+            raise WeightsUnknown(f"{place} was replaced since the engine started; start the engine again")
+
+
+def _ways_to(path: Path) -> Iterator[Path]:
+    """Yield the links and folders by which a file is found."""
+    for place in (path, *path.absolute().parents):
+        if place.is_symlink():
+            yield place
+            yield from _ways_to(place.parent / os.readlink(place))
+        elif place.is_dir():
+            yield place
 
 
 # ---- contents

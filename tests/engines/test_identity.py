@@ -223,6 +223,15 @@ VLLM_OTHER: dict[str, Change] = {
             draft_model_config=SimpleNamespace(model=str(write_folder(engine.folder.parent / "draft", 7)))
         )
     ),
+    "draft model in another format": lambda engine: engine.others.update(
+        speculative=SimpleNamespace(
+            draft_model_config=SimpleNamespace(model=str(write_folder(engine.folder.parent / "draft"))),
+            draft_load_config=SimpleNamespace(load_format="dummy", download_dir=None),
+        )
+    ),
+    "draft model of another revision": lambda engine: engine.others.update(
+        speculative=SimpleNamespace(draft_model_config=SimpleNamespace(model=str(engine.folder), revision="draft"))
+    ),
     "part of another model": lambda engine: put(
         "model", hf_config=SimpleNamespace(text_model_id=str(write_folder(engine.folder.parent / "text", 7)))
     )(engine),
@@ -555,6 +564,28 @@ def test_of_an_option_that_names_a_file_the_contents_count(make_engine: Callable
         return found
 
     assert block("1", tmp_path / "a") == block("1", tmp_path / "b") != block("2", tmp_path / "a")
+
+
+def test_the_commit_of_a_configuration_elsewhere_does_not_stand_for_the_weights(
+    make_engine: Callable[[str], Any], tmp_path: Path
+) -> None:
+    one = make_engine("vllm")
+    one.model = {"model": "org/not-downloaded", "hf_config": SimpleNamespace(_commit_hash="c" * 40)}
+    assert one.block()
+    one.model["hf_config_path"] = str(tmp_path / "m")
+    with pytest.raises(WeightsUnknown, match="neither a folder nor a repository"):
+        one.block()
+
+
+def test_a_draft_models_quantization_counts(make_engine: Callable[[str], Any], tmp_path: Path) -> None:
+    def block(**draft: Any) -> Block:
+        one = make_engine("vllm")
+        config = SimpleNamespace(model=str(write_folder(tmp_path / "draft")), **draft)
+        one.others["speculative"] = SimpleNamespace(draft_model_config=config)
+        found: Block = one.block()
+        return found
+
+    assert block() == block(quantization=None) != block(quantization="fp8")
 
 
 def test_functions_as_overrides_need_a_name(make_engine: Callable[[str], Any]) -> None:

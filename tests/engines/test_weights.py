@@ -121,11 +121,12 @@ def test_what_is_loaded_with_a_file_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     ["config.json", "params.json", "hf_quant_config.json", "preprocessor_config.json", "model.safetensors.index.json",
-     "modeling_own.py"],
+     "modeling_own.py", "code/modeling_own.py", "whisper-large-v3/config.json", "tekken.json"],
 )  # fmt: skip
 def test_the_configuration_counts(tmp_path: Path, name: str) -> None:
     folder = write_folder(tmp_path / "m")
     before = fingerprint(str(folder))
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text('{"rope_theta": 5}')
     assert fingerprint(str(folder)) != before
     dummy = fingerprint(str(folder), load_format="dummy", release="1")
@@ -137,6 +138,48 @@ def test_the_configuration_may_be_in_another_folder(tmp_path: Path) -> None:
     one, copy, other = (write_folder(tmp_path / name, files=0, rope=at) for name, at in (("a", 1), ("b", 1), ("c", 2)))
     found = [fingerprint(str(folder), config=str(each)) for each in (one, copy, other)]
     assert found[0] == found[1] != found[2]
+
+
+def test_processors_count_beside_the_weights_if_the_configuration_is_in_another_folder(tmp_path: Path) -> None:
+    folder, config = write_folder(tmp_path / "m"), write_folder(tmp_path / "config", files=0)
+    before = fingerprint(str(folder), config=str(config))
+    (folder / "preprocessor_config.json").write_text('{"image_mean": [0]}')
+    assert fingerprint(str(folder), config=str(config)) != before
+
+
+@pytest.mark.parametrize("part", ["whisper-large-v3", "transformer", "vision_encoder"])
+def test_weights_in_parts_of_a_folder_count(tmp_path: Path, part: str) -> None:
+    folder = write_folder(tmp_path / "m")
+    before = fingerprint(str(folder))
+    write_weights(write_folder(folder / part) / FILE, seed=1)
+    first = fingerprint(str(folder))
+    write_weights(folder / part / FILE, seed=2)
+    assert len({before, first, fingerprint(str(folder))}) == 3
+
+
+def test_code_in_another_repository_or_at_another_revision_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only if it is in the cache: code that is not there is not used."""
+    cache = tmp_path / "downloads"
+    monkeypatch.setattr(weights, "_hugging_face_cache", lambda: str(cache))
+    folder = write_folder(tmp_path / "m", auto_map={"AutoModelForCausalLM": "org/name--modeling_own.Own"})
+    code = {"main": repository(cache, 1), "dev": repository(cache, 1, "d" * 40)}
+    (cache / "models--org--name" / "refs" / "dev").write_text("d" * 40)
+    (cache / "models--org--name" / "refs" / "main").write_text(COMMIT)
+
+    def found() -> tuple[str, str]:
+        return fingerprint(str(folder)), fingerprint(str(folder), code_revision="dev")
+
+    before = found()
+    (code["main"] / "modeling_own.py").write_text("x = 1")
+    main = found()
+    (code["dev"] / "modeling_own.py").write_text("x = 1")
+    assert main[0] != before[0]
+    assert main[1] == before[1] != found()[1]
+    own = fingerprint("org/name", code_revision="dev")
+    (code["dev"] / "modeling_own.py").write_text("x = 2")
+    assert fingerprint("org/name", code_revision="dev") != own
 
 
 def make_fifo(folder: Path) -> None:
@@ -314,29 +357,67 @@ def _in_child(folders: list[str], begin: Any, answers: Any) -> None:
             answers.put(str(error))
 
 
+def rewrite(folder: Path, name: str) -> None:
+    (folder / name).write_bytes((folder / name).read_bytes())
+
+
+def link_elsewhere(link: Path) -> None:
+    """Let a link name another folder, or another file, that is as old as the engine's."""
+    other = link.with_name(f"new {link.name}")
+    other.symlink_to(Path(os.readlink(link)).with_name("spare"))
+    other.rename(link)
+
+
+def swap(folder: Path) -> None:
+    folder.rename(folder.with_name("away"))
+    folder.with_name("spare").rename(folder)
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "nothing": lambda folder: None,
+    "an entry beside the files": lambda folder: (folder / "notes").touch(),
+    "configuration": lambda folder: rewrite(folder, "config.json"),
+    "weights": lambda folder: rewrite(folder, FILE),
+    "link to a file": lambda folder: link_elsewhere(folder / "linked.safetensors"),
+    "link to the folder": lambda folder: link_elsewhere(folder.with_name("link")),
+    "link above the folder": lambda folder: link_elsewhere(folder.parent.with_name("way")),
+    "folder": swap,
+}
+
+
 def test_files_that_change_while_an_engine_loads_them_are_unknown(tmp_path: Path) -> None:
-    same, *changed = (write_folder(tmp_path / name) for name in ("same", "config.json", FILE))
-    expected = fingerprint(str(same))
+    """Also if they are replaced by older ones."""
+    places = {}
+    for change in CHANGES:
+        place = tmp_path / change / "models"
+        place.mkdir(parents=True)
+        for name in ("m", "spare"):
+            write_weights(write_folder(place / name) / "other", seed=3)
+        (place / "m" / "spare").write_bytes((place / "m" / "other").read_bytes())
+        (place / "m" / "linked.safetensors").symlink_to(place / "m" / "other")
+        (place / "link").symlink_to(place / "m")
+        (place.parent / "way").symlink_to(place)
+        shutil.copytree(place, place.with_name("spare"))
+        places[change] = place.parent / "way" / "link"
+    expected = fingerprint(str(places["nothing"]))
     context = multiprocessing.get_context("spawn")
     begin, answers = context.Event(), context.Queue()
-    folders = [str(folder) for folder in (same, *changed)]
-    child = context.Process(target=_in_child, args=(folders, begin, answers))
-    newest = max(file.stat().st_ctime for folder in folders for file in Path(folder).iterdir())
+    child = context.Process(target=_in_child, args=([str(place) for place in places.values()], begin, answers))
+    newest = max(path.lstat().st_ctime for path in tmp_path.rglob("*"))
     while True:  # the process begins later than the files, by more than a tick of the clock of processes
-        if os.stat(tmp_path).st_ctime > newest + 0.05:
-            break
         (tmp_path / "clock").touch()
-        (tmp_path / "clock").unlink()
+        if (tmp_path / "clock").stat().st_ctime > newest + 0.05:
+            break
     child.start()
     try:
-        for folder in changed:
-            (folder / folder.name).write_bytes((folder / folder.name).read_bytes())
+        for change, place in places.items():
+            CHANGES[change](place.parent.resolve() / "m")
         begin.set()
-        found = [answers.get(timeout=120) for _ in folders]
+        found = dict(zip(places, [answers.get(timeout=120) for _ in places], strict=True))
     finally:
         child.join(60)
-    assert found[0] == expected
-    assert all("has changed since the engine started" in answer for answer in found[1:])
+    assert found.pop("nothing") == found.pop("an entry beside the files") == expected
+    assert {name for name, answer in found.items() if "since the engine started" not in answer} == set()
 
 
 def test_names_of_models_are_no_paths(tmp_path: Path) -> None:

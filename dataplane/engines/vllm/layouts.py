@@ -279,6 +279,9 @@ def identity_of(vllm_config: Any, named: str = "") -> ModelIdentity:
         changes.append(("max_model_len", config.max_model_len))
     if vllm_config.cache_config.cache_dtype != "auto":
         changes.append(("dtype", str(config.dtype)))
+    draft = _draft_of(vllm_config)
+    if getattr(draft, "quantization", None):
+        changes.append(("draft_quantization", draft.quantization))
     parts.append(digest_of(changes))
     name = named or weights.default_name(config.model, str(getattr(config, "served_model_name", None) or ""))
     return ModelIdentity(name, revision_of(parts))
@@ -297,24 +300,37 @@ _LOADED_TOO = ("text_model_id", "audio_model_id")
 """Keys of a model's configuration that name models from which vLLM takes a part of the weights (Ultravox)."""
 
 
+def _draft_of(vllm_config: Any) -> Any:
+    """Return the configuration of the draft model; None if there is none that has weights of its own."""
+    draft = getattr(getattr(vllm_config, "speculative_config", None), "draft_model_config", None)
+    target = vllm_config.model_config
+    same = draft is None or all(
+        (getattr(draft, name, None) or None) == (getattr(target, name, None) or None) for name in ("model", "revision")
+    )
+    return None if same else draft
+
+
 def _fingerprint(vllm_config: Any) -> str:
     """Return the fingerprint of the weights of an engine's models. Raise WeightsUnknown."""
-    load = getattr(vllm_config, "load_config", None)
-    download_dir = str(getattr(load, "download_dir", None) or "")
-    load_format = str(getattr(load, "load_format", "auto"))
-    target = vllm_config.model_config
-    draft = getattr(getattr(vllm_config, "speculative_config", None), "draft_model_config", None)
+    target, load = vllm_config.model_config, getattr(vllm_config, "load_config", None)
+    loaded = [(target, load)]
+    if (draft := _draft_of(vllm_config)) is not None:
+        loaded.append((draft, getattr(vllm_config.speculative_config, "draft_load_config", None) or load))
     fingerprints: list[str] = []
-    for config in [target] if draft is None or draft.model == target.model else [target, draft]:
+    for config, model_load in loaded:
+        download_dir = str(getattr(model_load, "download_dir", None) or "")
+        load_format = str(getattr(model_load, "load_format", "auto"))
         hf_config = getattr(config, "hf_config", None)
+        config_elsewhere = str(getattr(config, "hf_config_path", None) or "")
         fingerprints.append(
             weights.fingerprint(
                 str(getattr(config, "model_weights", None) or config.model),
                 load_format=load_format,
                 revision=str(getattr(config, "revision", None) or ""),
-                commit=str(getattr(hf_config, "_commit_hash", None) or ""),
+                commit="" if config_elsewhere else str(getattr(hf_config, "_commit_hash", None) or ""),
                 download_dir=download_dir,
-                config=str(getattr(config, "hf_config_path", None) or ""),
+                config=config_elsewhere,
+                code_revision=str(getattr(config, "code_revision", None) or ""),
                 release=_release() if load_format == weights.DUMMY else "",
             )
         )
