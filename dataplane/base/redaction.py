@@ -1,10 +1,11 @@
 """Hides secrets in URLs and in texts that people read: messages, log lines, printed settings."""
 
 import re
+from urllib.parse import unquote
 
 HIDDEN = "***"
-_PARAMETER = re.compile(r"[?&;]([^?&;=#\s]*)=")
-_SECRET_NAME = re.compile("pass|secret|token|key|sig|credential|auth", re.IGNORECASE)
+_PARAMETER = re.compile(r"[?&;#]([^?&;=#\s]*)=")
+_SECRET_NAME = re.compile("pass|pwd|secret|token|key|sig|credential|auth", re.IGNORECASE)
 _HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:([0-9]*|\*|PORT))?")
 _PLACEHOLDER = "PASSWORD"
 """The word for a password in messages that show the form of a URL."""
@@ -20,7 +21,7 @@ def without_password(url: str) -> str:
     scheme, slashes, address = url.partition("://")
     if not slashes:  # not a URL, so any part of it may be secret
         return HIDDEN if url else ""
-    parameter = next((match for match in _PARAMETER.finditer(address) if _SECRET_NAME.search(match[1])), None)
+    parameter = next((match for match in _PARAMETER.finditer(address) if _SECRET_NAME.search(unquote(match[1]))), None)
     if parameter is None:
         return f"{scheme}://{_without_login(address, scheme)}"
     shown, hidden = address[: parameter.end()], address[parameter.end() :]
