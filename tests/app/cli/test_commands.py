@@ -110,6 +110,7 @@ async def test_a_trace_is_written_whole_or_not_at_all(plane: Plane, node: FakeNo
     line = json.dumps({"timestamp": 1, "hash_ids": [1, 2]}).encode() + b"\n"
     node.trace = [line * 3, line * 2]
     out = await output(plane, "trace", "record", str(file), "--since", "10m")
+    assert file.stat().st_mode & 0o777 == 0o600
     assert out == f"{file}: 5 requests of node-a; 'larder replay {file}' replays them\n"
     assert len(read_trace(file)) == 5
     node.answers = lambda message: TracePart(getattr(message, "nonce", ""), line, 3)

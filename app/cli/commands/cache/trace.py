@@ -40,7 +40,6 @@ def record(file: Path, since: str, node: str | None, force: bool, url: str | Non
             os.fsync(out.fileno())
         if not requests:
             raise click.ClickException(f"{name} recorded no request in the last {since}; {file} was not written")
-        os.chmod(partial, 0o644)
         os.replace(partial, file)
     except OSError as error:
         raise click.ClickException(f"{file} cannot be written: {error.strerror}") from None
