@@ -364,13 +364,13 @@ def rewrite(folder: Path, name: str) -> None:
 def link_elsewhere(link: Path) -> None:
     """Let a link name another folder, or another file, that is as old as the engine's."""
     other = link.with_name(f"new {link.name}")
-    other.symlink_to(Path(os.readlink(link)).with_name("spare"))
+    other.symlink_to(Path(os.readlink(link)).with_name("older"))
     other.rename(link)
 
 
 def swap(folder: Path) -> None:
     folder.rename(folder.with_name("away"))
-    folder.with_name("spare").rename(folder)
+    folder.with_name("older").rename(folder)
 
 
 CHANGES: dict[str, Callable[[Path], None]] = {
@@ -391,13 +391,13 @@ def test_files_that_change_while_an_engine_loads_them_are_unknown(tmp_path: Path
     for change in CHANGES:
         place = tmp_path / change / "models"
         place.mkdir(parents=True)
-        for name in ("m", "spare"):
+        for name in ("m", "older"):
             write_weights(write_folder(place / name) / "other", seed=3)
-        (place / "m" / "spare").write_bytes((place / "m" / "other").read_bytes())
+        (place / "m" / "older").write_bytes((place / "m" / "other").read_bytes())
         (place / "m" / "linked.safetensors").symlink_to(place / "m" / "other")
         (place / "link").symlink_to(place / "m")
         (place.parent / "way").symlink_to(place)
-        shutil.copytree(place, place.with_name("spare"))
+        shutil.copytree(place, place.with_name("older"))
         places[change] = place.parent / "way" / "link"
     expected = fingerprint(str(places["nothing"]))
     context = multiprocessing.get_context("spawn")
