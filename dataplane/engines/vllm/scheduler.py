@@ -40,7 +40,9 @@ from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed, media_dige
 from dataplane.engines.vllm.request_reports import RequestOutcome, RequestReports, by_source
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.tier_waits import LookupResult, TierWaits
+from dataplane.protocol.codes import ProtocolError
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, SpaceRequest
+from dataplane.protocol.salts import check_salt
 
 FAILED_S = 5.0
 """Chunks whose load failed count as misses for this long, so that no request loads them again at once."""
@@ -402,8 +404,9 @@ class SchedulerSide:
         usable = min(
             (tokens - 1) // self._block_tokens * self._block_tokens, tokens // step * step - self._dropped_tokens
         )
-        # What was offered and is not loaded, another connector loads.
-        had = end if lookup is None else max(end, start + lookup.offered)
+        reads = not getattr(request, "skip_reading_prefix_cache", False)
+        # What was offered to a request that reads and is not loaded, another connector loads.
+        had = max(end, start + lookup.offered) if reads and lookup is not None else end
         missed, reason, key, bare_key = max(0, usable - had), "", b"", b""
         if tokens < step:
             missed, reason = max(0, tokens - end), "too_short"
@@ -411,7 +414,7 @@ class SchedulerSide:
             pass
         elif not tracked.keyed:
             reason = "unkeyed"
-        elif not tracked.loads or self._refused or getattr(request, "skip_reading_prefix_cache", False):
+        elif not tracked.loads or self._refused or not reads:
             reason = "not_used"
         elif self._client is None:
             reason = "data_plane_away"
@@ -426,7 +429,7 @@ class SchedulerSide:
             bare_key = b"" if lookup.hits or not tracked.keys.adapter else tracked.keys.without_adapter(request)
         tracked.outcome = outcome = RequestOutcome(
             request=request.request_id,
-            tenant=request.cache_salt or "",
+            tenant=_tenant_of(request),
             prompt_tokens=tokens,
             engine_tokens=start,
             loaded_tokens=by_source(tracked.sources, start, end, step),
@@ -787,3 +790,12 @@ class SchedulerSide:
         self._adapters.close()
         if self._client is not None:
             self._client.close()
+
+
+def _tenant_of(request: Any) -> str:
+    """Return the salt of a request; that of the default tenant if it is not valid, so that its report is not refused,
+    whatever size it has."""
+    try:
+        return check_salt(request.cache_salt or "")
+    except ProtocolError:
+        return ""

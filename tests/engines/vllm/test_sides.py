@@ -23,6 +23,7 @@ from dataplane.engines.vllm.scheduler import ADAPTER_WAIT_S, FAILED_S, Scheduler
 from dataplane.engines.vllm.settings import ConnectorSettings
 from dataplane.engines.vllm.worker import SAVE_WAIT_S, WorkerSide
 from dataplane.protocol.control.prefixes import Trace
+from dataplane.protocol.control.requests import FindRequests, RequestsFound
 from dataplane.protocol.control.scopes import Invalidate, Scope
 from dataplane.protocol.control.sessions import ListSessions, SessionsListed, SessionState
 from dataplane.protocol.keys import KEY_BYTES
@@ -449,6 +450,35 @@ def test_a_prefix_that_is_computed_because_it_is_faster_is_no_hit(make_engine: M
     assert (counts["lookups"], counts["hit_tokens"], counts["recomputed_tokens"]) == (2, 0, CHUNKED)
     stats = plane.wait_stats(lambda stats: stats.totals.requested_blocks >= 6, "look-ups are counted")
     assert stats.totals.hit_blocks == 0
+
+
+def test_a_request_that_skips_reading_reports_what_it_did_not_use(engine: Step) -> None:
+    engine.compute(Request("a", TOKENS), SOURCE, seed=5)
+    request = Request("b", TOKENS, skip_reading_prefix_cache=True)
+    engine.found(request)
+    engine.scheduler.allocated(request, [SOURCE], 0)
+    assert engine.scheduler.finished(request)[1] == {
+        "larder": {"loaded_tokens": 0, "missed_tokens": CHUNKED, "reason": "not_used"}
+    }
+
+
+@pytest.mark.parametrize("salt", ["a/b", "_default", "\ud800", "x" * 129, "x" * (1 << 20)])
+def test_the_report_of_a_request_with_a_wrong_salt_costs_no_other_request_anything(
+    engine: Step, plane: Plane, salt: str
+) -> None:
+    client = engine.scheduler._client
+    assert client is not None
+    request = Request("a", TOKENS, salt)
+    assert engine.found(request) == 0
+    engine.scheduler.allocated(request, [SOURCE], 0)
+    (reason,) = [(fields or {})["larder"]["reason"] for _, fields in [engine.scheduler.finished(request)]]
+    assert reason == "unkeyed"
+    assert client.connected
+    engine.compute(Request("b", TOKENS), SOURCE, seed=5)
+    assert engine.found(Request("c", TOKENS)) == CHUNKED
+    with plane.manager() as manager:
+        found: RequestsFound = manager.ask(FindRequests("n", "a"))
+    assert [(each.tenant, each.reason, each.missed_tokens) for each in found.requests] == [("", "unkeyed", CHUNKED)]
 
 
 HOSTILE = "\n\r\x1b[31m\x9b\u2028forged"
