@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from dataplane.protocol.sessions import EXPECTED_SESSION, is_session
@@ -51,7 +52,10 @@ def read_options(request: Any) -> RequestOptions:
         options.setdefault(name, value)
     for name, value in options.items():
         if name in switches:
-            switches[name] = bool(value)
+            if isinstance(value, int) and value in (0, 1):
+                switches[name] = bool(value)
+            else:
+                ignored.append(f"{PREFIX}{name}: expected true or false, got {_shown(value)}")
         elif name == _SESSION:
             if isinstance(value, str) and is_session(value):
                 session = value
@@ -75,9 +79,9 @@ def _options_of(request: Any) -> Iterator[tuple[str, Any]]:
     """Yield names without their prefix, and values."""
     params = request.kv_transfer_params
     if isinstance(params, Mapping):
-        for _, (key, value) in zip(range(MAX_OPTIONS), params.items(), strict=False):
-            if isinstance(key, str) and key.startswith(PREFIX):
-                yield key.removeprefix(PREFIX), value
+        own = (key for key in params if isinstance(key, str) and key.startswith(PREFIX))
+        for key in islice(own, MAX_OPTIONS):  # of other connectors there may be any number before them
+            yield key.removeprefix(PREFIX), params[key]
     actions = getattr(getattr(request, "kv_hints", None), "actions", None)
     for action in actions[:MAX_OPTIONS] if isinstance(actions, list) else ():
         kind = getattr(action, "action_type", None)

@@ -657,6 +657,27 @@ def test_wrong_hints_are_ignored_and_counted(make_engine: Make, caplog: pytest.L
         assert len(line) < 1200
 
 
+@pytest.mark.parametrize("value", ["false", "", None, 2, -1, 0.0, [], {"a": 1}, 10**30])
+@pytest.mark.parametrize("switch", ["skip_load", "skip_save"])
+def test_a_switch_that_is_neither_on_nor_off_is_ignored_and_counted(
+    engine: Step, caplog: pytest.LogCaptureFixture, switch: str, value: object
+) -> None:
+    engine.compute(Request("a", TOKENS, kv_transfer_params={f"larder.{switch}": value}), SOURCE, seed=6)
+    assert engine.scheduler.take_counts()["ignored_hints"] == 1
+    (line,) = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
+    assert f"larder.{switch}: expected true or false, got " in line
+    assert engine.found(Request("b", TOKENS, kv_transfer_params={"larder.skip_load": 0})) == CHUNKED
+    assert engine.found(Request("c", TOKENS, kv_transfer_params={"larder.skip_load": 1})) == 0
+
+
+def test_options_are_read_behind_any_number_of_fields_of_other_connectors(engine: Step) -> None:
+    engine.compute(Request("a", TOKENS), SOURCE, seed=6)
+    foreign = {f"remote_{at}": [at] for at in range(1000)}
+    request = Request("b", TOKENS, kv_transfer_params={**foreign, 7: 1, "larder": {"ttl": 1}, "larder.skip_load": True})
+    assert engine.found(request) == 0
+    assert "ignored_hints" not in engine.scheduler.take_counts()
+
+
 def test_a_data_plane_that_takes_no_hints_stores_the_blocks(make_plane: Callable[..., Plane], clock: Clock) -> None:
     plane = make_plane(dataplane__hint_max_s="0").start()
     engine = Step(plane, [cache(0, 0, 1)], clock)
