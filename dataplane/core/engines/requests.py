@@ -77,13 +77,14 @@ class RequestRecords:
 
     def find(self, request: str) -> list[RequestRecord]:
         """Return the records of a request, newest first: those with this id, and with ids that continue it after a `-`.
-        Raise ProtocolError."""
+        vLLM computes a request with several answers (`n`) as several, with a number and `_` before the id. Raise
+        ProtocolError."""
         _check_id(request)
         longer = f"{request}-"
         matches = [
             record
             for (_, name), record in reversed(self._records.items())
-            if name == request or name.startswith(longer)
+            if any(each == request or each.startswith(longer) for each in _names(name))
         ]
         return matches[:MAX_FOUND_REQUESTS]
 
@@ -121,6 +122,12 @@ class RequestRecords:
             if block is not None and block.state is State.READY:
                 return "other_space", "adapter", 0.0
         return "never_stored", "", 0.0
+
+
+def _names(name: str) -> tuple[str, ...]:
+    """Return an engine's name of a request, and the one without the number of an answer if it has such a number."""
+    number, _, parent = name.partition("_")
+    return (name, parent) if parent and number.isdecimal() else (name,)
 
 
 def _difference(own_space: Space, other_space: Space) -> str:

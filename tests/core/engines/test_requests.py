@@ -98,6 +98,17 @@ def test_a_later_report_of_a_request_replaces_the_first_one_and_counts_what_it_m
     assert bench.node.requests.find("cmpl-") == []
 
 
+def test_a_request_with_several_answers_is_found_by_its_id() -> None:
+    """vLLM computes a request with `n` above 1 as n requests, `0_cmpl-1-0-abc` and so on."""
+    bench = Bench(8 * PAGE)
+    engine = bench.attach(make.space())
+    for name in ("0_cmpl-1-0-abc", "1_cmpl-1-0-abc", "x_cmpl-1-0-abc", "0_cmpl-10-0-abc", "2_", "7_1"):
+        report(bench, engine, request=name)
+    assert [each.request for each in bench.node.requests.find("cmpl-1")] == ["1_cmpl-1-0-abc", "0_cmpl-1-0-abc"]
+    assert [each.request for each in bench.node.requests.find("0_cmpl-1")] == ["0_cmpl-1-0-abc"]
+    assert [each.request for each in bench.node.requests.find("2_")] == ["2_"]
+
+
 def test_records_and_removals_are_bounded() -> None:
     bench = Bench(8 * PAGE)
     engine = bench.attach(make.space())
