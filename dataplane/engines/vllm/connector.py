@@ -11,7 +11,8 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakSet
 
 from msgspec import structs
 from vllm.distributed.kv_transfer import get_kv_transfer_group
@@ -68,6 +69,8 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     """Loads prefixes from Larder into vLLM's KV cache, and stores computed prefixes in Larder."""
 
     _cache_hit_source = releases.HIT_SOURCES.get("host")
+    _of_schedulers: ClassVar[WeakSet[LarderConnector]] = WeakSet()
+    """Connectors with the role SCHEDULER in this process. MultiConnector's children do not know each other."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -94,6 +97,12 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._stats_at = 0.0
         if role is not KVConnectorRole.SCHEDULER:
             return
+        if any(other._scheduler is not None and other._is_of(vllm_config) for other in self._of_schedulers):
+            raise ValueError(
+                "kv_connector_extra_config.connectors: expected at most one LarderConnector, got another one; vLLM ends"
+                " when two connectors return the same field of a response"
+            )
+        self._of_schedulers.add(self)
         from vllm.v1.engine.core import EngineCore  # which imports connectors itself
 
         watch(EngineCore, LarderConnector)
@@ -115,6 +124,10 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             drops_block=_drops_block(vllm_config.speculative_config),
             adapter_options=digest_of(options_of(vllm_config, ["lora_config"])),
         )
+
+    def _is_of(self, vllm_config: Any) -> bool:
+        """Return whether the connector belongs to the engine of a configuration, of which children have copies."""
+        return self._vllm_config.cache_config is vllm_config.cache_config
 
     @property
     def requires_kv_delivery(self) -> bool:

@@ -45,10 +45,13 @@ def watch(core_class: Any, connector_class: type) -> None:
 
     def connectors(core: Any) -> Iterator[Any]:
         scheduler = getattr(core, "scheduler", None)  # missing while the engine starts
-        connector = None if scheduler is None else scheduler.get_kv_connector()
-        for child in getattr(connector, "_connectors", [connector]):
-            if isinstance(child, connector_class):
-                yield child
+        return of_class(None if scheduler is None else scheduler.get_kv_connector())
+
+    def of_class(connector: Any) -> Iterator[Any]:
+        if isinstance(connector, connector_class):
+            yield connector
+        for child in getattr(connector, "_connectors", ()):  # of a MultiConnector, which may have another one
+            yield from of_class(child)
 
     def add_lora(add: Callable[..., bool], core: Any, lora_request: Any) -> bool:
         before = files_of(lora_request.lora_path)

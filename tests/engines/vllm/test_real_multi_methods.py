@@ -90,3 +90,12 @@ def test_a_request_waits_until_larder_knows_its_workers(found: dict[str, Any], l
 
 def test_the_api_server_reads_larders_statistics_by_name(found: dict[str, Any]) -> None:
     assert found["statistics"] == {"class": True, "reduced": {"LarderConnector": {"lookups": 3.0}}, "metric": 2.0}
+
+
+def test_a_second_connector_of_larder_ends_the_engine_when_it_starts(found: dict[str, Any]) -> None:
+    """vLLM would end with the first response in which both report."""
+    assert "connectors: expected at most one LarderConnector, got another one" in found["second"]
+
+
+def test_adapters_are_known_in_nested_multi_connectors(found: dict[str, Any]) -> None:
+    assert found["nested"] == ["a"]

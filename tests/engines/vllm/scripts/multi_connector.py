@@ -2,6 +2,7 @@
 orders: a value for each method. The other connector is as strict as NixlConnector about handshakes."""
 
 import json
+from copy import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector, MultiKVConnectorMetadata
 from vllm.plugins import load_general_plugins
+from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import KVConnectorOutput
 
 from dataplane.engines.vllm.connector import LarderConnector, LarderMetadata
@@ -208,6 +210,40 @@ def a_step(first: bool) -> dict[str, Any]:
     return found
 
 
+def second() -> str:
+    """Return the error of a second child of Larder's in one MultiConnector; and check that other engines are free to
+    have one, as is this engine once the first is shut down."""
+    load_general_plugins()
+    caches = copy(CONFIG)
+    caches.cache_config = copy(CONFIG.cache_config)
+    first = LarderConnector(CONFIG, KVConnectorRole.SCHEDULER, CACHES)
+    LarderConnector(caches, KVConnectorRole.SCHEDULER, CACHES).shutdown()
+    LarderConnector(CONFIG, KVConnectorRole.WORKER, CACHES)
+    try:
+        LarderConnector(copy(CONFIG), KVConnectorRole.SCHEDULER, CACHES)
+    except ValueError as error:
+        first.shutdown()
+        LarderConnector(copy(CONFIG), KVConnectorRole.SCHEDULER, CACHES).shutdown()
+        return str(error)
+    return ""
+
+
+def nested() -> list[str]:
+    """Return the adapters that Larder's connector hears of in a MultiConnector inside a MultiConnector."""
+    outer, inner = object.__new__(MultiConnector), object.__new__(MultiConnector)
+    larder = LarderConnector(CONFIG, KVConnectorRole.SCHEDULER, CACHES)
+    outer._connectors, inner._connectors = [OtherConnector(), inner], [OtherConnector(), larder]
+    heard: list[str] = []
+    larder.adapter_loaded = lambda lora, before: heard.append(lora.lora_name)  # type: ignore[method-assign]
+    core: Any = SimpleNamespace(
+        scheduler=SimpleNamespace(get_kv_connector=lambda: outer),
+        model_executor=SimpleNamespace(add_lora=lambda lora: True),
+    )
+    assert EngineCore.add_lora(core, SimpleNamespace(lora_name="a", lora_path="/nowhere"))
+    larder.shutdown()
+    return heard
+
+
 def statistics() -> dict[str, Any]:
     """Carry statistics from the engine to the API server, which knows connectors by name alone."""
     load_general_plugins()
@@ -232,6 +268,8 @@ print(
             "methods": sorted(name for name in vars(MultiConnector) if not name.startswith("_")),
             "orders": [a_step(first) for first in (True, False)],
             "statistics": statistics(),
+            "second": second(),
+            "nested": nested(),
         }
     )
 )
