@@ -42,6 +42,13 @@ class TestKeys:
         assert worker.ask("prepare_retrieve", one, 7)["success"]
         assert worker.ask("commit_retrieve", one, 7) is True
 
+    @pytest.mark.parametrize("absent", ["token_ids", "token_bytes"])
+    def test_an_absent_form_may_be_nil(self, worker: Client, gateway: Gateway, absent: str) -> None:
+        given = key(prompt(2)) if absent == "token_bytes" else in_bytes(key(prompt(2)))
+        assert len(worker.ask("prepare_store", {**given, absent: None}, 7)["context"]["slots"]) == 2
+        (seen,) = clients(gateway)
+        assert (seen.unknown, seen.refused) == ("", 0)
+
     def test_a_look_up_of_a_newer_client_is_answered_byte_for_byte(self, worker: Client) -> None:
         worker.store(prompt(2))
         tokens = "".join(f"{token:08x}" for token in prompt(2))
@@ -63,6 +70,7 @@ class TestKeys:
             ({"token_bytes": "text"}, "Expected `bytes | null`, got `str` - at `$.token_bytes`"),
             ({"token_bytes": b"", "token_ids": []}, "expected token_ids or token_bytes, got both"),
             ({"token_bytes": None}, "expected token_ids or token_bytes, got neither"),
+            ({"token_bytes": None, "token_ids": None}, "expected token_ids or token_bytes, got neither"),
             ({"token_bytes": bytes(4 << 20) + bytes(4)}, "expected at most 1048576 tokens, got 1048577"),
         ],
     )

@@ -13,6 +13,8 @@ from dataplane.protocol.sessions import is_session
 
 TOKEN_BYTES = 4
 """Bytes of each token in `token_bytes`."""
+NIL = 0xC0
+"""Byte of a MessagePack nil."""
 
 SESSION = "lmcache.larder.session"
 """Key of `kv_transfer_params` that names the session of a request. LMCache passes on those that begin with
@@ -37,7 +39,7 @@ class Key(msgspec.Struct):
     end: int
     request_id: str
     token_ids: msgspec.Raw = msgspec.Raw()
-    """Array of token ids, of releases before 0.5.7; empty if there is none."""
+    """Array of token ids, of releases before 0.5.7; empty or nil if there is none."""
     token_bytes: bytes | None = None
     """Token ids as u32 big-endian, of releases since 0.5.7."""
     cache_salt: str = ""
@@ -47,7 +49,8 @@ class Key(msgspec.Struct):
     """Keys `lmcache.*` of the request's `kv_transfer_params`, a map or null. Decoded by `session_of` alone."""
 
     def __post_init__(self) -> None:
-        is_array = memoryview(self.token_ids).nbytes > 0
+        tokens = memoryview(self.token_ids)
+        is_array = tokens.nbytes > 0 and tokens[0] != NIL
         if is_array == (self.token_bytes is not None):
             raise ValueError(f"expected token_ids or token_bytes, got {'both' if is_array else 'neither'}")
         if not is_array and len(self.token_bytes or b"") % TOKEN_BYTES:
