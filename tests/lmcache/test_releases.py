@@ -199,6 +199,11 @@ class TestClients:
         ("operation", "arguments", "unknown"),
         [
             ("lookup", [{**lookup_key(prompt(1)), "token_words": b""}, 1], "fields of a key: token_words"),
+            (
+                "register_kv_cache_engine_driven_context",
+                [{**context(), "paging": 1}],
+                "fields of a registration: paging",
+            ),
             ("look_up_in_part", [1], "unknown operation 'look_up_in_part'"),
             ("lookup", [lookup_key(prompt(1)), 1, 2], "lookup: expected 1 to 2 arguments, got 3"),
             ("lookup", [{"token_words": b"", "start": 0}, 1], "lookup: Object missing required field `model_name`"),

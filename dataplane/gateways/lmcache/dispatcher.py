@@ -83,7 +83,7 @@ class Dispatcher:
             result: Result = self._parts.failed(request, OperationFailed(Reason.BAD_ARGUMENTS, error))
             client.note_unknown(peer, f"{operation.name}: {error}")
         else:
-            client.note_key(peer, raw, arguments)
+            client.note_arguments(peer, raw, arguments)
             result = self._result(request, partial(self._handlers.handle, request, arguments))
             if self._cache.unsettled >= SETTLE_BLOCKS and not self._settling:
                 self._settling = True

@@ -2,7 +2,7 @@
 
 The protocol has no version. The first key of a connection distinguishes the ranges of releases in `_release_of`, not
 the releases of one range. A release after them is noticed by its first request that no earlier one sends: an operation,
-an argument, or a field of a key.
+an argument, or a field of a key or of a registration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import structlog
 
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.wire.frames import RawRequest
-from dataplane.gateways.lmcache.wire.messages import Key
+from dataplane.gateways.lmcache.wire.messages import EngineContext, Key
 from dataplane.gateways.lmcache.wire.operations import DIALECT_050, RequestDecoder
 from dataplane.gateways.lmcache.zmtp.connections import ZmtpPeer
 from dataplane.protocol.stats.gateways import GatewayClient
@@ -30,7 +30,6 @@ MAX_CLOSED = 16
 MAX_TEXT_CHARACTERS = 200
 
 _REFUSED_AS_A_WHOLE = (Reason.BAD_ARGUMENTS, Reason.UNKNOWN_OPERATION, Reason.UNSUPPORTED, Reason.PICKLED)
-_FIELDS = frozenset(Key.__struct_fields__)
 _map = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 log = structlog.stdlib.get_logger()
@@ -50,15 +49,22 @@ class GatewayClientRecord:
     reason: str = ""
     """Why the latest of them was refused."""
 
-    def note_key(self, peer: ZmtpPeer, raw: RawRequest, arguments: list[Any]) -> None:
-        """Learn the release from the first key."""
-        if not self.release and arguments and isinstance(arguments[0], Key):
-            self.release = _release_of(arguments[0], self.decoder)
-            fields: list[str] = []
-            with suppress(ValueError, RecursionError):  # names that are not text
-                fields = sorted(_map.decode(raw.arguments[0]).keys() - _FIELDS)
-            if fields:
-                self.note_unknown(peer, f"fields of a key: {', '.join(fields)}")
+    def note_arguments(self, peer: ZmtpPeer, raw: RawRequest, arguments: list[Any]) -> None:
+        """Learn the release from the first key, and fields of no known release from it and from registrations."""
+        first = arguments[0] if arguments else None
+        if isinstance(first, Key):
+            if self.release:
+                return
+            self.release, kind = _release_of(first, self.decoder), "key"
+        elif isinstance(first, EngineContext):
+            kind = "registration"
+        else:
+            return
+        fields: list[str] = []
+        with suppress(ValueError, RecursionError):  # names that are not text
+            fields = sorted(_map.decode(raw.arguments[0]).keys() - set(first.__struct_fields__))
+        if fields:
+            self.note_unknown(peer, f"fields of a {kind}: {', '.join(fields)}")
 
     def note_failed(self, operation: str, failed: OperationFailed) -> None:
         """Count a request that failed if it was refused as a whole."""
