@@ -620,6 +620,18 @@ def test_a_request_that_finds_nothing_is_recorded_with_the_reason(worker: Client
     assert tenant.missed_tokens == {"never_stored": 2 * CHUNK_TOKENS}
 
 
+def test_a_prompt_without_a_whole_chunk_is_recorded_and_counted_once(worker: Client, gateway: Gateway) -> None:
+    tokens = prompt(1)[: CHUNK_TOKENS - 1]
+    for _ in range(2):
+        assert worker.lookup(tokens, end=0, cache_salt="a") == 0
+    kept = record(gateway)
+    found = (kept.tenant, kept.model, kept.prompt_tokens, kept.missed_tokens, kept.reason)
+    assert found == ("a", "llama", len(tokens), len(tokens), "too_short")
+    assert gateway.bench.node.pool.tenants.get("a").missed_tokens == {"too_short": len(tokens)}
+    assert worker.lookup([], "empty") == worker.lookup(tokens, "r" * 257) == 0
+    assert not gateway.bench.node.requests.find("empty")
+
+
 def test_a_request_that_reads_its_hits_is_recorded_when_it_ends(worker: Client, gateway: Gateway) -> None:
     worker.store(prompt(2))
     assert worker.lookup(prompt(3)) == 2

@@ -10,12 +10,13 @@ from dataplane.core.engines.requests import MissFinding
 from dataplane.gateways.lmcache.failures import OperationFailed, Reason
 from dataplane.gateways.lmcache.handlers.parts import GatewayParts
 from dataplane.gateways.lmcache.handlers.requests import LATER, GatewayRequest, Result, check_key, whole
-from dataplane.gateways.lmcache.handlers.sessions import NOTHING_MISSING, SCHEDULER, LeasedLookup
+from dataplane.gateways.lmcache.handlers.sessions import NOTHING_MISSING, SCHEDULER, LeasedLookup, is_recorded
 from dataplane.gateways.lmcache.handlers.tier_waits import LookupTierWait, LookupTierWaits
 from dataplane.gateways.lmcache.wire.messages import Key, encode
 from dataplane.gateways.lmcache.wire.tokens import CHUNK_TOKENS
 from dataplane.gateways.lmcache.workers.transfers import LEASE_TTL_S
 from dataplane.protocol.codes import Code, ProtocolError
+from dataplane.protocol.control.requests import RequestRecord
 from dataplane.protocol.engine import MAX_KEYS_PER_REQUEST, VERSION, Attach
 from dataplane.protocol.keys import KEY_BYTES
 from dataplane.protocol.spaces import LMCACHE, LMCACHE_SCHEDULERS
@@ -72,10 +73,13 @@ class LookupHandlers:
                 Reason.UNKNOWN_INSTANCE,
                 f"no worker of model {key.model_name[:64]!r} and world size {key.world_size} is registered",
             )
-        if not keys or not request.peer.open:
+        if not request.peer.open:
             return None
         spaces = [space for ranks in layouts for space in ranks]
         client = self._scheduler(request)
+        if not keys:
+            self._record_too_short(client, spaces[0], key, count, request.now)
+            return None
         covered = min(key.start // CHUNK_TOKENS, len(keys) // KEY_BYTES)
         self._touch(client, spaces, keys[: covered * KEY_BYTES], request.now)
         readers = max(1, key.num_kv_readers or tensor_parallel)
@@ -108,6 +112,25 @@ class LookupHandlers:
         """Return why the first chunk after the hits is missing."""
         key = keys[hits * KEY_BYTES : (hits + 1) * KEY_BYTES]
         return self._cache.why_missing(spaces, key) if key else NOTHING_MISSING
+
+    def _record_too_short(self, client: int, space: int, key: Key, tokens: int, now: float) -> None:
+        """Record a request whose prompt has no whole chunk, and so no look-up."""
+        if 0 < tokens < CHUNK_TOKENS and is_recorded(key.request_id):
+            record = RequestRecord(
+                request=key.request_id,
+                tenant=key.cache_salt,
+                engine=SCHEDULER,
+                model="",
+                at=now,
+                prompt_tokens=tokens,
+                engine_tokens=0,
+                loaded_tokens={},
+                missed_tokens=tokens,
+                reason="too_short",
+                cause="",
+                cause_at=0.0,
+            )
+            self._cache.keep_request(client, space, record)
 
     def _touch(self, client: int, spaces: list[int], keys: bytes, now: float) -> None:
         """Make recent the chunks that an engine has itself, so that they are not evicted before those that follow."""

@@ -98,7 +98,7 @@ class LeasedLookup:
         result was not fetched, or its hits were taken back or not read."""
         if self.waiting or self.lease.taken_back or (self.hits > self.covered and not self.used):
             return None
-        if len(self.request_id) > MAX_REQUEST_ID_CHARACTERS or not self.request_id:
+        if not is_recorded(self.request_id):
             return None
         reason, cause, at = self.miss
         own = max(self.covered, min(self.first_read or 0, self.used))
@@ -310,6 +310,11 @@ class LookupSessions:
     def _end_if_done(self, lookup: LeasedLookup) -> None:
         if not lookup.lease.locks and not lookup.waiting:
             self.end(lookup.scheduler, lookup.request_id)
+
+
+def is_recorded(request_id: str) -> bool:
+    """Return whether a request with this id can have a record."""
+    return 1 <= len(request_id) <= MAX_REQUEST_ID_CHARACTERS
 
 
 def save_results(folder: Path, results: dict[tuple[bytes, str], int]) -> None:
