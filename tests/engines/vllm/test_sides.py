@@ -450,6 +450,12 @@ def test_a_prefix_that_is_computed_because_it_is_faster_is_no_hit(make_engine: M
     assert (counts["lookups"], counts["hit_tokens"], counts["recomputed_tokens"]) == (2, 0, CHUNKED)
     stats = plane.wait_stats(lambda stats: stats.totals.requested_blocks >= 6, "look-ups are counted")
     assert stats.totals.hit_blocks == 0
+    request = Request("c", TOKENS, "acme")
+    assert engine.found(request) == 0
+    engine.scheduler.allocated(request, [SOURCE], 0)
+    assert engine.scheduler.finished(request)[1] == {
+        "larder": {"loaded_tokens": 0, "missed_tokens": CHUNKED, "reason": "recompute_faster"}
+    }
 
 
 def test_a_request_that_skips_reading_reports_what_it_did_not_use(engine: Step) -> None:
