@@ -243,7 +243,7 @@ def _read_file(config: str | os.PathLike[str] | None) -> tuple[dict[str, Any], s
             return tomllib.load(file), str(path)
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SettingsError(f"{path}: not TOML: {error}") from None
 
 

@@ -243,7 +243,7 @@ def default_name(model: str, served: str = "") -> str:
     try:
         config = msgspec.json.decode((path / "config.json").read_bytes())
         return str((config.get("architectures") or [config["model_type"]])[0])
-    except (OSError, msgspec.DecodeError, AttributeError, LookupError, TypeError):
+    except (OSError, msgspec.DecodeError, AttributeError, LookupError, TypeError, RecursionError):
         return "gguf" if path.suffix == ".gguf" else "model"
 
 
@@ -339,7 +339,7 @@ def _content(path: Path) -> bytes:
         content = file.read(MAX_CONFIGURATION_BYTES)
     try:
         decoded = msgspec.json.decode(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return content  # code, or JSON that only the engine reads
     for place in PLACES if isinstance(decoded, dict) else ():
         decoded.pop(place, None)
@@ -353,7 +353,7 @@ def _code_elsewhere(
     that is not on this machine is not used."""
     try:
         named = msgspec.json.decode(described.get("config.json", b"{}"), type=dict[str, Any]).get("auto_map")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return
     classes = [str(name) for name in named.values()] if isinstance(named, dict) else []
     repositories = {name.partition("--")[0].strip("[' ") for name in classes if "--" in name}
@@ -458,7 +458,7 @@ def _tensors(header: bytes, nbytes: int) -> list[tuple[int, int]] | None:
     try:
         described: Any = msgspec.json.decode(header)
         spans = sorted(tuple(tensor["data_offsets"]) for name, tensor in described.items() if name != "__metadata__")
-    except (msgspec.DecodeError, AttributeError, LookupError, TypeError):
+    except (msgspec.DecodeError, AttributeError, LookupError, TypeError, RecursionError):
         return None
     fits = all(
         len(span) == 2 and all(type(at) is int for at in span) and 0 <= span[0] <= span[1] <= nbytes for span in spans

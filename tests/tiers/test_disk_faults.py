@@ -84,6 +84,9 @@ def test_a_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
         ({"magic": "OTHER"}, "superblock.json is damaged"),
         ({"cluster": "zz"}, "superblock.json is damaged"),
         ({"segment_bytes": 0}, "superblock.json is damaged"),
+        ({"segment_bytes": 1 << 50}, "superblock.json is damaged"),  # the tables of its slots would take all memory
+        ({"segment_bytes": 65_537}, "superblock.json is damaged"),
+        ({"more": msgspec.Raw(b"[" * 20_000 + b"]" * 20_000)}, "superblock.json is damaged"),
     ],
 )
 def test_a_superblock_of_a_newer_version_or_a_damaged_one_is_refused(

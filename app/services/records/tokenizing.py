@@ -50,7 +50,7 @@ async def _run_process(job: EncodeJob, field: str) -> Answer:
         return EncodeError(field, f"encoding took longer than {CPU_S} s of processor time")
     try:
         answer: Answer = msgspec.msgpack.decode(output, type=Answer)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return EncodeError(
             field,
             "the tokenizer or its chat template failed; encoding may use at most "

@@ -123,7 +123,7 @@ class Listener:
     def _take(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         try:
             notice = _decoder.decode(str(payload))
-        except msgspec.DecodeError:  # any client of the database may notify
+        except (msgspec.DecodeError, RecursionError):  # any client of the database may notify
             self._log.warning("listener.malformed", payload=str(payload)[:100])
             return
         if notice.origin != self._database.origin:

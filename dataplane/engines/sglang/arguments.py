@@ -197,7 +197,7 @@ def _counted(server: Any) -> list[tuple[str, object]]:
 def _loader_choices(value: Any) -> list[tuple[str, Any]]:
     try:
         return weights.choices(msgspec.json.decode(value) if isinstance(value, str) else value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"--model-loader-extra-config: {error}") from None
 
 

@@ -10,6 +10,7 @@ PAGE_BYTES = 4096
 SEGMENT_BYTES = 1 << 30
 _MIN_SEGMENT_BYTES = 4 * PAGE_BYTES
 _MAX_SEGMENT_BYTES = 1 << 40
+SegmentBytes = Annotated[int, Meta(ge=_MIN_SEGMENT_BYTES, le=_MAX_SEGMENT_BYTES, multiple_of=PAGE_BYTES)]
 
 
 class DiskParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,9 +20,7 @@ class DiskParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         list[Annotated[str, Meta(pattern="^/", examples=["/mnt/nvme0/larder"])]], Meta(min_length=1, max_length=64)
     ]
     """Absolute paths, each on a disk of its own. A directory that does not exist is created."""
-    segment_bytes: Annotated[int, Meta(ge=_MIN_SEGMENT_BYTES, le=_MAX_SEGMENT_BYTES, multiple_of=PAGE_BYTES)] = (
-        SEGMENT_BYTES
-    )
+    segment_bytes: SegmentBytes = SEGMENT_BYTES
     """Size of each segment file. A block with its header must fit into one; existing directories keep their size."""
     direct_io: DirectIO = "auto"
     """`on`: O_DIRECT, and an error where the file system lacks it. `auto`: O_DIRECT where it works."""

@@ -12,6 +12,7 @@ import structlog
 
 from dataplane.base.durable_files import sync_folder
 from dataplane.tiers.disk.own_file import create_own, open_own, read_own
+from dataplane.tiers.disk.parameters import SegmentBytes
 from dataplane.tiers.registry import TierContext
 from dataplane.tiers.tier import TierError
 
@@ -37,7 +38,7 @@ class Superblock(msgspec.Struct, frozen=True):
     """Node that used the directory last."""
     directory: str
     """Identity of the directory, 32 hex digits; its segments carry it."""
-    segment_bytes: int
+    segment_bytes: SegmentBytes
 
 
 class DirectoryLock:
@@ -138,8 +139,8 @@ def read_superblock(directory: Path) -> Superblock | None:
             raise TierError(f"{directory}: expected format version {VERSION} or older, got {version.version}")
         superblock = msgspec.json.decode(data, type=Superblock)
         valid = superblock.magic == MAGIC and len(bytes.fromhex(superblock.cluster)) == 16
-        valid = valid and len(bytes.fromhex(superblock.directory)) == 16 and superblock.segment_bytes > 0
-    except ValueError:
+        valid = valid and len(bytes.fromhex(superblock.directory)) == 16
+    except (ValueError, RecursionError):
         valid = False
     if not valid:
         raise TierError(f"{directory}: {SUPERBLOCK} is damaged; remove the directory's files to start empty")

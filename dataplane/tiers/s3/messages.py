@@ -152,7 +152,7 @@ class FrameReader:
                 break
             try:
                 messages.append(self._decoder.decode(memoryview(self._received)[at + _SIZE.size : end]))
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise FrameError(str(error)) from None
             at = end
         del self._received[:at]

@@ -32,6 +32,12 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "elsewhere")
 
 
+def test_a_file_that_is_nested_too_deeply_is_not_toml(toml: Path) -> None:
+    toml.write_text(f"pool_bytes = {'[' * 3000}{']' * 3000}")
+    with pytest.raises(SettingsError, match=r"larder\.toml: not TOML: "):
+        read(config=toml)
+
+
 @pytest.mark.parametrize(
     ("name", "url"),
     [

@@ -179,7 +179,7 @@ def _data_plane() -> tuple[dict[str, Any], CheckResult]:
         return {}, CheckResult("settings", "failure", lines[-1][:400], "see docs/reference/settings.md")
     try:
         plane = msgspec.json.decode(completed.stdout, type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}, CheckResult(
             "settings", "failure", "the data plane did not print its settings", "install Larder again"
         )

@@ -283,14 +283,14 @@ def default_url() -> str:
 def _decoded(response: http.Response, base: str) -> Any:
     try:
         return json.loads(response.content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise click.ClickException(f"{base} gave an answer that is not JSON: it is not a Larder") from None
 
 
 def _sentence(response: http.Response, base: str) -> str:
     try:
         sentence = str(json.loads(response.content)["detail"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return f"{base} answered {response.status}: it is not a Larder"
     if response.status == 401 and "larder login" not in sentence:
         return f"{sentence}; 'larder login --url {base}' stores a valid token"
@@ -303,7 +303,7 @@ def _faults(response: http.Response) -> list[dict[str, str]]:
             {"path": str(error["path"]), "message": str(error["message"])}
             for error in json.loads(response.content)["errors"]
         ]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []
 
 

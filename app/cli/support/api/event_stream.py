@@ -133,7 +133,7 @@ class FollowedEvents:
     def _decoded(self, data: bytes, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(data, type=kind)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise Unreachable(f"{base_url(self._url)} sent an invalid event: {error}") from None
 
 

@@ -40,7 +40,7 @@ def read(file: Path, kind: type[T], expected: str, hint: str) -> T | None:
         raise click.ClickException(f"{file} cannot be read: {error.strerror}") from None
     except msgspec.ValidationError:
         raise click.ClickException(f"{file}: expected {expected}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise click.ClickException(f"{file} is not JSON; {hint} writes a new one once it is gone") from None
 
 

@@ -34,7 +34,7 @@ def tried(command: Sequence[str]) -> list[CheckResult]:
         return [CheckResult("GPU copies", "failure", f"trying them failed: {error}", fix)]
     try:
         results = [msgspec.json.decode(line, type=CheckResult) for line in completed.stdout.splitlines()]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         results = []
     if completed.returncode > 1 or completed.returncode < 0 or not results:
         reason = completed.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {completed.returncode}"]

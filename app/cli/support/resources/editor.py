@@ -35,7 +35,7 @@ def edited(title: str, record: Mapping[str, Any], apply: Callable[[Mapping[str, 
             if after == dict(record):
                 return False
             apply(after)
-        except yaml.YAMLError as fault:
+        except (yaml.YAMLError, RecursionError) as fault:
             error = plain(f"the text is not YAML: {' '.join(str(fault).split())}")
         except click.ClickException as refused:
             # Another error cannot be fixed by editing the text.
