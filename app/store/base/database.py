@@ -39,7 +39,10 @@ from dataplane.base.redaction import without_password
 from dataplane.base.settings import SettingsError
 
 BUSY_TIMEOUT_MS = 5_000
-"""SQLite: milliseconds that a write waits for other writers, in this process and elsewhere, before it is refused."""
+"""Milliseconds that a write waits for others of this process while none of them succeeds, before it is refused. SQLite:
+also the milliseconds that it waits for writers elsewhere."""
+MAX_TURN_S = 30.0
+"""Seconds that a write waits for others of this process at most."""
 WAL_RETRY_S = 0.02
 CONNECT_TIMEOUT_S = 3.0
 COMMAND_TIMEOUT_S = 5.0
@@ -160,6 +163,8 @@ class Database:
         # Within a process, writers queue for this lock. SQLite makes waiting writers sleep and retry, which is unfair;
         # in Postgres, a writer that waits for a row holds a connection, and its time limits run.
         self._turn = asyncio.Lock()
+        self._waits: set[asyncio.Timeout] = set()
+        """Limits of the writes that wait for their turn. Each write that succeeds extends them."""
         if self.engine.dialect.name == "postgresql":
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
         else:
@@ -254,16 +259,24 @@ class Database:
         if postgres and light:
             yield BUSY_TIMEOUT_MS
             return
-        began = time.monotonic()
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(BUSY_TIMEOUT_MS / 1000):
-                await self._turn.acquire()
+            async with asyncio.timeout(MAX_TURN_S), asyncio.timeout(BUSY_TIMEOUT_MS / 1000) as limit:
+                self._waits.add(limit)
+                try:
+                    await self._turn.acquire()
+                finally:
+                    self._waits.discard(limit)
         except TimeoutError:
             raise StoreBusy("the database is busy with other changes; try again") from None
         try:
             # Rounded, so that after a short wait the connection's setting stays unchanged.
-            waited_ms = int((time.monotonic() - began) * 1000) // _STEP_MS * _STEP_MS
+            waited_ms = BUSY_TIMEOUT_MS - int(((limit.when() or 0.0) - loop.time()) * 1000)
+            waited_ms = waited_ms // _STEP_MS * _STEP_MS
             yield BUSY_TIMEOUT_MS if postgres else max(BUSY_TIMEOUT_MS - waited_ms, _STEP_MS)
+            for waiting in self._waits:  # the database is busy, but works
+                if not waiting.expired():
+                    waiting.reschedule(loop.time() + BUSY_TIMEOUT_MS / 1000)
         finally:
             self._turn.release()
 

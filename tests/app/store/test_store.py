@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from alembic import op
 
-from app.errors import Conflict, NotFound, StoreUnavailable
+from app.errors import Conflict, NotFound, StoreBusy, StoreUnavailable
 from app.ingest.fleet import Fleet
 from app.push.desired import DesiredState
 from app.push.node_requests import NodeRequests
@@ -186,6 +186,33 @@ async def test_eight_writers_at_once_all_get_through_in_order(
     assert sorted(generation for one in got for generation in one) == list(range(1, 81))
     for plane in planes:
         await plane.close()
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["successes", "failures"])
+async def test_a_writer_waits_as_long_as_others_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Each write takes a minute of the loop's time, and a writer is refused after 100 s without a success."""
+    monkeypatch.setattr("app.store.base.database.BUSY_TIMEOUT_MS", 100_000)
+    monkeypatch.setattr("app.store.base.database.MAX_TURN_S", 300.0)
+    loop, minutes = asyncio.get_running_loop(), itertools.count(1)
+    clock, passed = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: clock() + passed[0])
+    database = Database(f"sqlite+aiosqlite:///{tmp_path / 'larder.db'}")
+    await migrate.upgrade(database)
+
+    async def write() -> None:
+        async with database.write() as session:
+            await session.execute(sa.text("SELECT 1"))
+            passed[0] = 60.0 * next(minutes)
+            if fails:
+                raise NotFound("any error")
+
+    answers = await asyncio.gather(*(write() for _ in range(10)), return_exceptions=True)
+    first = [NotFound] * 2 if fails else [type(None)] * 5
+    assert [type(answer) for answer in answers[: len(first)]] == first
+    assert [type(answer) for answer in answers[-4:]] == [StoreBusy] * 4
+    await database.close()
 
 
 async def test_writers_behind_a_foreign_lock_are_all_refused_in_time(
