@@ -345,10 +345,12 @@ def _name(text: str) -> str:
 
 
 def _is_old_health_check(scope: Any, headers: dict[bytes, str]) -> bool:
-    """Return whether a load balancer or a scraper of HTTP/1.0 sends no `Host`. A browser, which DNS rebinding needs,
-    always sends it."""
-    is_old = scope["http_version"] == "1.0" and b"host" not in headers and b"origin" not in headers
-    return is_old and scope["method"] in ("GET", "HEAD") and scope["path"] in _WITHOUT_HOST
+    """Return whether a load balancer or a scraper of HTTP/1.0 sends no `Host`, or an empty one. A browser, which DNS
+    rebinding needs, always names the host. The answer to `OPTIONS` has nothing but methods."""
+    if scope["http_version"] != "1.0" or headers.get(b"host") or b"origin" in headers:
+        return False
+    reads_health = scope["method"] in ("GET", "HEAD") and f"/{scope['path'].strip('/')}" in _WITHOUT_HOST
+    return reads_health or scope["method"] == "OPTIONS"
 
 
 def _is_of_host(origin: str, host: str) -> bool:

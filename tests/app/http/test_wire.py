@@ -187,6 +187,10 @@ async def test_a_request_without_one_host_and_a_path_is_refused(lone: Plane) -> 
         b"POST /healthz HTTP/1.0\r\n",
         b"GET /healthz HTTP/1.0\r\nHost: localhost\r\nHost: localhost\r\n",
         b"GET /healthz HTTP/1.0\r\nOrigin: http://evil.example\r\n",
+        b"OPTIONS / HTTP/1.0\r\nOrigin: http://evil.example\r\n",
+        b"OPTIONS / HTTP/1.1\r\n",
+        b"GET /api/v1/overview HTTP/1.0\r\nHost:\r\n",
+        b"GET /healthz HTTP/1.0\r\nHost:\r\nHost: localhost\r\n",
         b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost:80\r\n",
         b"CONNECT http://localhost/healthz HTTP/1.1\r\nHost: localhost\r\n",
         b"CONNECT /healthz HTTP/1.1\r\nHost: localhost\r\n",
@@ -197,15 +201,18 @@ async def test_a_request_without_one_host_and_a_path_is_refused(lone: Plane) -> 
         assert b"urn:larder:problem:malformed" in answer
 
 
-async def test_a_health_check_of_http_1_0_needs_no_host(lone: Plane) -> None:
-    for method in (b"GET ", b"HEAD "):
-        for path in (b"/healthz", b"/readyz", b"/healthz/fleet", b"/metrics"):
+async def test_a_health_check_needs_no_name_of_a_host(lone: Plane) -> None:
+    """HTTP/1.0 has no `Host`, and HAProxy checks with `OPTIONS /` unless it is configured otherwise."""
+    for method in (b"GET ", b"HEAD ", b"OPTIONS "):
+        for path in (b"/healthz", b"/readyz", b"/healthz/fleet", b"/metrics", b"/readyz/", b"/readyz?verbose"):
             target = method + path
             new = await answered(lone, target + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            old = await answered(lone, target + b" HTTP/1.0\r\n\r\n")
-            assert status_of(old) == status_of(new) != 400, target
+            for end in (b" HTTP/1.0\r\n\r\n", b" HTTP/1.0\r\nHost:\r\n\r\n"):
+                old = await answered(lone, target + end)
+                assert status_of(old) == status_of(new) != 400, (target, end)
             foreign = await answered(lone, target + b" HTTP/1.0\r\nHost: evil.example\r\n\r\n")
             assert status_of(foreign) == 403, target
+    assert status_of(await answered(lone, b"OPTIONS / HTTP/1.0\r\n\r\n")) == 204
 
 
 async def test_a_body_behind_an_upgrade_is_not_read_as_a_request(lone: Plane) -> None:
