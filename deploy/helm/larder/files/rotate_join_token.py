@@ -22,12 +22,21 @@ account = Path(env["SERVICE_ACCOUNT"])
 admin = Path(env["LARDER_TOKEN_FILE"]).read_text().strip()
 
 
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: another host would get the token."""
+
+    def redirect_request(self, *_):
+        return None
+
+
 def ask(method, url, token, body=None, kind="application/json", context=None):
-    """Return the JSON of an answer. Raises HTTPError, URLError."""
+    """Return the JSON of an answer, asked for without a proxy. Raises HTTPError, URLError."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": kind, "Accept": "application/json"}
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, headers, method=method)
-    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+    https = urllib.request.HTTPSHandler(context=context)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), NoRedirects, https)
+    with opener.open(request, timeout=30) as answer:
         text = answer.read()
     return json.loads(text) if text else None
 
