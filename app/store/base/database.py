@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, cast
+from urllib.parse import unquote
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DisconnectionError, SQLAlchemyError
@@ -68,7 +69,7 @@ def full_url(given: str) -> sa.URL:
         url = sa.make_url(given)
     except (ArgumentError, ValueError):  # do not repeat the URL: it may contain a password
         raise SettingsError(f"database_url: not a URL of a database; {expected}") from None
-    url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+    url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername), host=url.host and unquote(url.host))
     if url.drivername not in _DRIVERS.values():
         raise SettingsError(f"database_url: Larder does not support {url.drivername}; {expected}")
     fault = _fault(url)
@@ -95,6 +96,8 @@ def _fault(url: sa.URL) -> str:
         return f"expected ssl to be one of {', '.join(_SSL)}"
     if url.port is not None and not 0 < url.port <= 65_535:
         return f"expected a port from 1 to 65535, got {url.port}"
+    if "\0" in f"{url.host}{url.database}":
+        return "expected no NUL character"
     if sqlite and (url.host or url.username):
         return "expected three slashes and a path after sqlite:, got a host"
     if sqlite and (not url.database or url.database == ":memory:" or url.database.startswith("file:")):

@@ -35,10 +35,11 @@ from app.services.records.tokenizers import Tokenizers
 from app.services.records.tokenizing import EncodeService
 from app.store.access import audit
 from app.store.base import identity, migrate
-from app.store.base.database import Database
+from app.store.base.database import Database, full_url
 from app.store.records import bulk, generations, pins, quotas, snapshot_size
 from app.store.records.quotas import QuotaRow
 from app.store.records.snapshot_size import SnapshotSize
+from dataplane.base.settings import SettingsError
 from dataplane.protocol.control.snapshots import digest_of
 from tests.app.command import run
 from tests.app.event_bus import event_bus
@@ -156,6 +157,16 @@ async def test_a_put_of_the_same_record_changes_nothing(database: Database) -> N
     assert first == second
     async with database.read() as session:
         assert (await audit.page(session, PageRequest(10), AuditFilters())).total == 1
+
+
+def test_the_zone_of_an_address_in_a_database_url_is_decoded() -> None:
+    assert full_url("postgresql://u@[fe80::1%25eth0]:5432/x").host == "fe80::1%eth0"
+
+
+@pytest.mark.parametrize("url", ["sqlite:////tmp/a%00b.db", "postgresql://u@h%00/x", "postgresql://u@h/x%00"])
+def test_a_database_url_with_a_nul_character_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="database_url: expected no NUL character"):
+        full_url(url)
 
 
 async def test_a_refused_delete_uses_up_no_generation(database: Database) -> None:
