@@ -70,8 +70,8 @@ def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_no_proxy_gets_the_tokens(tmp_path: Path) -> None:
-    with serving() as (proxy, got), serving() as (url, asked):
+    with serving() as (proxy, got), serving() as (url, requests):
         done = rotate(tmp_path, url, HTTP_PROXY=proxy, http_proxy=proxy, ALL_PROXY=proxy)
     assert done.returncode == 0, done.stderr
-    assert len(asked) == 3
+    assert len(requests) == 3
     assert got == []

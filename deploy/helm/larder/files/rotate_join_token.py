@@ -30,7 +30,7 @@ class NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def ask(method, url, token, body=None, kind="application/json", context=None):
-    """Return the JSON of an answer, asked for without a proxy. Raises HTTPError, URLError."""
+    """Return the JSON of an answer. No proxy is used. Raises HTTPError, URLError."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": kind, "Accept": "application/json"}
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, headers, method=method)
