@@ -101,6 +101,9 @@ example-vllm: $(INSTALLED) web  ## two vLLM servers on CPU share a prompt's pref
 	@$(UV_SOURCES) $(BIN)/python -m benchmarks.peers.environment lmcache vllm vllm-larder
 	exec $(BIN)/python -m examples.vllm $(ARGS)
 
+example-agent: $(INSTALLED)  ## an agent retains, prefetches and releases its session, on a running vLLM (ARGS='--model NAME')
+	exec $(BIN)/python -m examples.agent $(ARGS)
+
 bench-peers: $(INSTALLED)  ## measure Larder beside LMCache's own server (after make peers)
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
@@ -151,7 +154,7 @@ clean:  ## remove what make made: the venv, the built dashboard, caches
 	rm -rf $(VENV) web/node_modules web/dist build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: run demo test full flaky lint types bench gpu peers engines example-vllm bench-peers bench-engines vllm-tests soak golden generated screenshots docs fmt web constraints clean webtypes webtest
+.PHONY: run demo test full flaky lint types bench gpu peers engines example-vllm example-agent bench-peers bench-engines vllm-tests soak golden generated screenshots docs fmt web constraints clean webtypes webtest
 
 # --- the Python environment -------------------------------------------------------------------------------------
 

@@ -1,1 +1,1 @@
-"""Examples that run on any machine; `make` prints their targets."""
+"""Examples; `make` prints their targets. `vllm` runs on any machine; `agent` needs a running vLLM."""
