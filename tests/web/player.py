@@ -55,6 +55,7 @@ EMPTY = "alerts findings pushes managers policies tiers ipc tokens ceilings rate
 LISTS: dict[str, Any] = {
     **dict.fromkeys(EMPTY.split(), listed([])),
     "blocks": {"items": [], "failed_nodes": [], "next_cursor": ""},
+    "sessions": {"items": [], "failed_nodes": [], "next_cursor": ""},
     "annotations": [],
 }
 """Lists of the API of which a fixture may have nothing."""
@@ -209,6 +210,10 @@ class Handler(BaseHTTPRequestHandler):
         if at == "alerts" and "state=firing" in self.path:
             alerts = play.answers.get(at, listed([]))
             return listed([each for each in alerts["items"] if each["state"] == "firing"])
+        if at == "sessions":
+            answer = play.answers.get(at, LISTS[at])
+            [tenant] = parse_qs(self.path.partition("?")[2])["tenant"]
+            return {**answer, "items": [each for each in answer["items"] if each["tenant"] == tenant]}
         if at in LISTS:
             return play.answers.get(at, LISTS[at])
         return {

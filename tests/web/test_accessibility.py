@@ -83,6 +83,7 @@ def test_dialogs_and_the_palette_are_accessible(open_state: OpenState, looks: An
 DIALOGS: list[tuple[str, str | re.Pattern[str]]] = [
     ("tenants", "New quota"),
     ("tenants/chat", "Delete the quota of chat"),
+    ("tenants/chat", re.compile("^Release the session ")),
     ("pins", "New pin"),
     ("pins/launch-day-prefix", re.compile(r"^\+ ")),
     ("pins", re.compile("^(Release|Delete)")),

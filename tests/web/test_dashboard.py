@@ -662,6 +662,69 @@ def test_pins_that_the_overview_leaves_out_are_on_the_page_of_their_tenant(open_
     expect(panel(page, "Pins")).not_to_contain_text("incident-1182")
 
 
+def test_a_tenant_has_its_sessions_by_node_with_what_can_be_done_with_them(open_state: OpenState):
+    one = open_state("busy", at="tenants/chat")
+    page, sessions = one.page, panel(one.page, "Sessions")
+    rows = sessions.get_by_role("rowgroup").last.get_by_role("row")
+    expect(rows).to_have_count(4)
+    says(rows.nth(0), "support-4471", "gpu-a1", "released", "96 MiB memory", "96 MiB disk", "24 chunks")
+    says(rows.nth(1), "agent-7c1e", "idle", "244 MiB archive")
+    says(rows.nth(2), "agent-90b3", "gpu-a1", "retained", "ends in 4 min")
+    says(rows.nth(3), "agent-90b3", "gpu-a2", "active", "320 MiB memory", "12 MiB")
+    expect(sessions).not_to_contain_text("ticket-118")
+    sent: list[Any] = []
+
+    def answer(route: Route) -> None:
+        sent.append((route.request.url.rpartition("/")[2], route.request.post_data_json))
+        acted = {"node": "gpu-a2", "blocks": 160, "bytes": 320 << 20, "refused_blocks": 2, "error": None}
+        route.fulfill(json={"session": "agent-90b3", "tenant": "chat", "items": [acted], "total": 1, "blocks": 160,
+                             "bytes": 320 << 20, "refused_blocks": 2})  # fmt: skip
+
+    page.route("**/api/v1/sessions/*", answer)
+    on = {"tenant": "chat", "node": "gpu-a2"}
+    dialog = page.get_by_role("dialog")
+    for name, button, action, body in (
+        ("Release", "Release agent-90b3", "release", on),
+        ("Retain 5 min:", "Retain agent-90b3", "retain", {**on, "seconds": 300}),
+        ("Retain 1 h:", "Retain agent-90b3", "retain", {**on, "seconds": 3600}),
+        ("Prefetch", "Prefetch agent-90b3", "prefetch", on),
+    ):
+        rows.nth(3).get_by_role("button", name=f"{name} the session agent-90b3 on gpu-a2").click()
+        dialog.get_by_role("button", name=button).click()
+        expect(dialog).to_contain_text("gpu-a2: 160 blocks, 320 MiB; 2 blocks refused.")
+        dialog.get_by_role("button", name="Done").click()
+        assert sent.pop() == (f"agent-90b3:{action}", body)
+    one.play.answers["sessions"]["items"][3]["released"] = True
+    one.hear("session.action_requested", session="agent-90b3")
+    expect(rows.nth(3)).to_contain_text("released")
+
+
+def test_a_node_that_does_not_list_its_sessions_is_named_once(open_state: OpenState):
+    one = open_state("busy", shown=False)
+    items = one.play.answers["sessions"]["items"][:3]
+    lost = [{"node": "gpu-a2", "error": "gpu-a2: did not answer within 5 s"}]
+
+    def answer(route: Route) -> None:
+        at = int(parse_qs(route.request.url.partition("?")[2]).get("cursor", ["0"])[0])
+        following = "" if at == 2 else str(at + 1)
+        route.fulfill(json={"items": items[at : at + 1], "next_cursor": following, "failed_nodes": lost})
+
+    one.page.route("**/api/v1/sessions?*", answer)
+    page = one.open("tenants/chat")
+    sessions = panel(page, "Sessions")
+    expect(sessions.get_by_role("rowgroup").last.get_by_role("row")).to_have_count(3)
+    expect(sessions.get_by_text("Sessions of gpu-a2 are missing: gpu-a2: did not answer")).to_have_count(1)
+
+
+def test_without_sessions_the_page_of_a_tenant_says_how_requests_name_one(open_state: OpenState):
+    one = open_state("busy", at="tenants/code-search", role="viewer")
+    says(panel(one.page, "Sessions"), "No session of code-search is known", '{"larder.session": "NAME"}')
+    one.open("tenants/chat")
+    sessions = panel(one.page, "Sessions")
+    says(sessions, "agent-7c1e")
+    expect(sessions.get_by_role("rowgroup").last.get_by_role("button")).to_have_count(0)
+
+
 def test_older_changes_stay_while_the_newest_are_read_again(open_state: OpenState):
     one = open_state("busy", at="changes", role="admin", alone=True)
     page = one.page
@@ -985,7 +1048,7 @@ def test_older_events_of_one_node_do_not_stand_among_those_of_all(open_state: Op
 def test_whoever_only_reads_sees_no_button_that_would_fail(open_state: OpenState):
     one = open_state("busy", role="viewer", shown=False)
     changing = re.compile(
-        r"^(New|Edit|Delete|Release|Adopt|Drain|Forget|Expel|Extend|Demote|Invalidate|Pin|Put|Revoke) "
+        r"^(New|Edit|Delete|Release|Adopt|Drain|Forget|Expel|Extend|Demote|Invalidate|Pin|Prefetch|Put|Retain|Revoke) "
     )
     for at in PAGES:
         main = one.open(at).get_by_role("main")

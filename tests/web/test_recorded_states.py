@@ -10,6 +10,7 @@ from app.observe.series import SERIES
 from app.schemas.access.audit import AuditList
 from app.schemas.access.tokens import SessionAnswer, TokenList
 from app.schemas.cache.blocks import BlockList
+from app.schemas.cache.sessions import AgentSessionList
 from app.schemas.fleet.managers import ManagerList
 from app.schemas.fleet.nodes import NodeIpcList
 from app.schemas.fleet.pushes import PushList
@@ -41,6 +42,7 @@ ANSWERS: dict[str, Any] = {
     "policies": PolicyList,
     "pushes": PushList,
     "rates": RateList,
+    "sessions": AgentSessionList,
     "tiers": TierList,
     "tokenizers": TokenizerList,
     "tokens": TokenList,

@@ -49,6 +49,16 @@ export function answers({ at, overview, digest, statusOf, policy }) {
       stores: [{ name: 'mm-inputs', identity: 's1', processes: 5, dead_processes: 0, data_bytes: GiB, used_bytes: 612 * MiB, objects: 1_840, puts: 20_400, puts_per_s: 21.2, put_bytes: 12 * GiB, bytes_per_s: 9.8 * MiB, hits: 80_400, misses: 20_400, evictions: 18_560 }],
     }]),
     blocks: { items: blocks(at, nodes, digest), failed_nodes: [], next_cursor: '' },
+    sessions: {
+      items: [
+        session('support-4471', nodes[0], at, { released: true, used_at: at - 1_860, private_bytes: 96 * MiB, chunks: 24, bytes: { memory: 96 * MiB, disk: 96 * MiB } }),
+        session('agent-7c1e', nodes[0], at, { used_at: at - 740, chunks: 61, bytes: { memory: 24 * MiB, disk: 244 * MiB, archive: 244 * MiB } }),
+        session('agent-90b3', nodes[0], at, { used_at: at - 38, retained_until: at + 262, private_bytes: 180 * MiB, chunks: 77, bytes: { memory: 308 * MiB, disk: 308 * MiB } }),
+        session('agent-90b3', nodes[1], at, { used_at: at - 4, private_bytes: 12 * MiB, chunks: 80, bytes: { memory: 320 * MiB } }),
+        session('ticket-118', nodes[1], at, { tenant: 'rag-support', model: QWEN, used_at: at - 9, private_bytes: 8 * MiB, chunks: 12, bytes: { memory: 12 * MiB } }),
+      ],
+      next_cursor: '', failed_nodes: [],
+    },
     alerts: whole([
       {
         fingerprint: 'f0a1', alertname: 'LarderTenantRefused', severity: 'warning', state: 'resolved', tenant: 'code-search', node: nodes[0], summary: 'Blocks of code-search are refused: it rejects at its limit.',
@@ -82,6 +92,10 @@ const onNodes = (status, nodes) => {
 
 const push = (id, node, type, generation, sentAt, of = {}) => ({
   id, node, type, generation, digest: String(id).repeat(8), reason: 'change', state: 'acked', attempt: 1, bodies: 6, size_bytes: 1_912, sent_at: sentAt, answered_at: sentAt + 0.012, applied_s: 0.004, faults: [], ...of,
+});
+
+const session = (name, node, at, of) => ({
+  node, tenant: 'chat', session: name, model: LLAMA, started_at: at - 5_400, used_at: at, released: false, retained_until: null, chunks: 0, bytes: {}, private_bytes: 0, ...of,
 });
 
 /** A prefix that two conversations continue, on memory and disk, and one of another tenant. */

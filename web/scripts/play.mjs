@@ -8,7 +8,7 @@ const FIXTURES = join(dirname(fileURLToPath(import.meta.url)), '..', 'src', 'fix
 const CONFIRM_MS = 1_000;
 const STARTED = Date.now();
 const NOTHING = { items: [], total: 0, next_cursor: '', failed_nodes: [], not_kept: { before: 0, dropped: 0, lost: 0, names: [] } };
-const LISTS = ['alerts', 'pushes', 'managers', 'policies', 'tiers', 'ipc', 'tokens', 'ceilings', 'rates', 'tokenizers', 'events/history', 'blocks'];
+const LISTS = ['alerts', 'pushes', 'managers', 'policies', 'tiers', 'ipc', 'tokens', 'ceilings', 'rates', 'tokenizers', 'events/history', 'blocks', 'sessions'];
 const STATUS = { accepted: true, applied: true, nodes: {}, conditions: [] };
 
 const problem = (status, title, detail = '') => ({ type: 'about:blank', title, status, detail });
@@ -37,6 +37,7 @@ function answer(played, path, asked) {
   const only = asked.get('kind');
   if (path === 'audit') return only ? list(played.audit.items.filter((each) => each.kind === only)) : played.audit;
   if (path === 'alerts' && held && asked.get('state')) return list(held.items.filter((each) => each.state === asked.get('state')));
+  if (path === 'sessions' && held && asked.get('tenant')) return { ...held, items: held.items.filter((each) => each.tenant === asked.get('tenant')) };
   if (LISTS.includes(path)) return held ?? NOTHING;
   const whole = { session: played.session, overview: now(overview), series: series(played, asked), annotations: held ?? [], healthz: { status: 'ok', release: 'dev', instance: path } };
   const item = answers[kind]?.items?.find((each) => each.name === name);

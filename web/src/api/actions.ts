@@ -1,8 +1,8 @@
-/** Actions on nodes, tenants, pins, blocks and tokens. */
+/** Actions on nodes, tenants, pins, sessions, blocks and tokens. */
 
 import { send, sendRaw } from './client';
 import { signed, type Signed } from './records';
-import type { ActionAnswer, NewToken, Node, Pin, Quota, Token } from './types';
+import type { ActionAnswer, AgentSession, NewToken, Node, Pin, Quota, SessionActionAnswer, Token } from './types';
 import type { Json } from '../model/records/fields';
 
 const path = (...parts: string[]) => `api/v1/${parts.map(encodeURIComponent).join('/')}`;
@@ -23,6 +23,13 @@ export function adoptTenant(by: Signed, name: string): Promise<Quota> {
 
 export function extendPin(by: Signed, name: string, ttl_s: number): Promise<Pin> {
   return post<Pin>(by, `${path('pins', name)}:extend`, { ttl_s });
+}
+
+export type SessionAction = 'release' | 'retain' | 'prefetch';
+
+/** Act on a session on its node. `seconds`: how long it is retained; null for the API's default. */
+export function actOnSession(by: Signed, action: SessionAction, { session, tenant, node }: AgentSession, seconds: number | null = null): Promise<SessionActionAnswer> {
+  return post<SessionActionAnswer>(by, `${path('sessions', session)}:${action}`, { tenant, node, ...(seconds === null ? {} : { seconds }) });
 }
 
 /** What blocks a demotion or invalidation is for. */

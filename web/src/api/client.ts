@@ -1,7 +1,7 @@
 /** The only module that calls `fetch`. Every failure is an `ApiError` that carries a problem to show. */
 
 import { read } from './read';
-import type { AlertList, Annotation, AuditList, BlockList, CeilingList, EventList, FindingList, Health, ManagerList, NodeIpcList, Overview, Pin, PinList, PolicyList, PrefixList, Problem, PushList, RateList, SeriesAnswer, Session, Tenant, TenantList, TierList, TokenList, TokenizerList, UsageReport } from './types';
+import type { AgentSessionList, AlertList, Annotation, AuditList, BlockList, CeilingList, EventList, FindingList, Health, ManagerList, NodeIpcList, Overview, Pin, PinList, PolicyList, PrefixList, Problem, PushList, RateList, SeriesAnswer, Session, Tenant, TenantList, TierList, TokenList, TokenizerList, UsageReport } from './types';
 
 const TIMEOUT_MS = 8_000;
 /** Most items of a page. */
@@ -60,6 +60,11 @@ export function getPin(name: string): Promise<Pin> {
 
 export function getBlocks(of: Record<string, string | number>): Promise<BlockList> {
   return get<BlockList>(`api/v1/blocks?${query(of)}`);
+}
+
+/** Sessions of a tenant, node by node. */
+export function getSessions(tenant: string, cursor: string): Promise<AgentSessionList> {
+  return get<AgentSessionList>(`api/v1/sessions?${query({ limit: MAX_PAGE, tenant, cursor })}`);
 }
 
 export function getPushes(of: Record<string, string | number>): Promise<PushList> {

@@ -58,6 +58,11 @@ export type NewToken = Schemas['TokenMade'];
 export type Health = Schemas['Health'];
 export type Alert = Schemas['AlertAnswer'];
 export type Session = Schemas['SessionAnswer'];
+/** A conversation that requests name; `Session` is a login. */
+export type AgentSession = Schemas['AgentSessionAnswer'];
+export type AgentSessionList = Schemas['AgentSessionList'];
+export type SessionActionAnswer = Schemas['SessionActionAnswer'];
+export type NodeError = Schemas['NodeError'];
 export type LarderEvent = Schemas['LarderEvent'];
 export type EventList = Schemas['EventList'];
 export type UsageReport = Schemas['UsageReport'];
