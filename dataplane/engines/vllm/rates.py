@@ -9,8 +9,9 @@ vLLM computes in steps, and a request that is scheduled joins the next one. The 
   steps beside it. A prefill of other requests makes it long.
 * COMPUTE: all requests of the step wait for the computation.
 
-The way with the least waiting is taken, summed over the requests of the step. Everything is measured: the rates of both
-kinds of copies, of prefills, and the delay. Before a copy was measured, a load is BESIDE, because a step must not wait
+A request does not wait longer for a load than for its computation. Of the ways that are left, the one with the least
+waiting is taken, summed over the requests of the step. Everything is measured: the rates of both kinds of copies, of
+prefills, and the delay. Before a copy was measured, a load is BESIDE, because a step must not wait
 for something unknown, such as the first use of a segment.
 
 No request should wait much longer for a load than for its computation, so a load has a time limit: that of the
@@ -93,20 +94,19 @@ class BreakEven:
     def way(self, tokens: int, now: float, *, requests: int = 1, step_s: float = 0.0) -> Way:
         """Return how a request should get `tokens` that can be loaded. `requests`: number of requests of the next step,
         with this one. `step_s`: longest time that the load may take inside the step; 0 if it must not be there."""
-        way, waiting = Way.BESIDE, 0.0
-        copy_s = self.step_copy_s(tokens, now)
-        if copy_s:
-            rate = self._load_rate.mean(now)
-            alone = requests == 1
-            waiting = self._delays[alone].mean(now) or (0.0 if alone else self._step_s)
-            waiting += tokens / rate if rate else copy_s
-            if copy_s <= step_s and requests * copy_s <= waiting:
-                way, waiting = Way.IN_STEP, requests * copy_s
-        if self._minimum != "auto":
-            return way if tokens >= self._minimum else Way.COMPUTE
-        if copy_s and self.prefill_rate and waiting >= requests * tokens / self.prefill_rate:
+        if self._minimum != "auto" and tokens < self._minimum:
             return Way.COMPUTE
-        return way
+        copy_s = self.step_copy_s(tokens, now)
+        if not copy_s:
+            return Way.BESIDE
+        rate = self._load_rate.mean(now)
+        alone = requests == 1
+        beside_s = self._delays[alone].mean(now) or (0.0 if alone else self._step_s)
+        beside_s += tokens / rate if rate else copy_s
+        compute_s = tokens / self.prefill_rate if self._minimum == "auto" and self.prefill_rate else inf
+        if copy_s <= step_s and copy_s < compute_s and (requests * copy_s <= beside_s or beside_s >= compute_s):
+            return Way.IN_STEP
+        return Way.BESIDE if beside_s < compute_s else Way.COMPUTE
 
     def step_copy_s(self, tokens: int, now: float) -> float:
         """Return the expected duration of a load inside a step; 0 if no load was measured lately."""

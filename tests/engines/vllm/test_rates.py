@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from dataplane.engines.vllm.rates import FORGET_S, GRACE_S, BreakEven, Way
 
 
@@ -31,7 +33,7 @@ def test_a_prefix_is_computed_if_that_is_faster_than_loading() -> None:
 
 def test_a_load_is_inside_the_step_if_all_its_requests_wait_less_for_it_than_one_waits_beside_steps() -> None:
     rates = BreakEven("auto")
-    rates.note_step(1000, 0.5)
+    rates.note_step(500, 0.5)
     assert rates.way(1000, 0, step_s=1) is Way.BESIDE, "a step must not wait for something that was never measured"
     rates.note_load(100_000, 1.0, now=0)
     assert rates.way(1000, 0, requests=1, step_s=1) is Way.IN_STEP
@@ -45,13 +47,20 @@ def test_a_load_is_inside_the_step_if_all_its_requests_wait_less_for_it_than_one
     assert rates.way(1000, 0, requests=5, step_s=1) is Way.IN_STEP, "the engine's own thread copies faster"
 
 
-def test_computing_costs_all_requests_of_a_step() -> None:
+@pytest.mark.parametrize("requests", [1, 2, 40])
+def test_a_request_does_not_wait_longer_beside_steps_than_its_computation_takes(requests: int) -> None:
+    """However many other requests of the step would wait for the computation."""
     rates = BreakEven("auto")
     rates.note_step(10_000, 1.0)
     rates.note_load(100_000, 1.0, now=0)
-    rates.note_delay(1000, 0.16, now=0, alone=False)
-    assert rates.way(1000, 0, requests=2) is Way.BESIDE
-    assert rates.way(100, 0, requests=2) is Way.COMPUTE
+    for alone in (True, False):
+        rates.note_delay(1000, 0.16, now=0, alone=alone)
+    assert rates.way(2000, 0, requests=requests) is Way.BESIDE
+    assert rates.way(1000, 0, requests=requests) is Way.COMPUTE
+    assert rates.way(1000, 0, requests=requests, step_s=1) is Way.IN_STEP, "all wait less than for the computation"
+    for _ in range(30):
+        rates.note_load(5_000, 1.0, now=0, in_step=True)
+    assert rates.way(1000, 0, requests=requests, step_s=1) is Way.COMPUTE
 
 
 def test_a_load_is_limited_by_the_time_that_the_computation_takes() -> None:
