@@ -211,11 +211,11 @@ class Client:
                     leading_words = part[: len(descriptors)]
         return lease
 
-    def acquire(self, keys: Keys, *, space: int | None = None, tenant: str = "") -> Lease:
+    def acquire(self, keys: Keys, *, space: int | None = None, tenant: str = "", verify: bool = True) -> Lease:
         """Lease the leading cached blocks of a chain, in all spaces of this client or in the one at position `space`.
 
         `len(lease)` may be less than a look-up returned, and may be 0. Sends no message unless a segment has to be
-        mapped for the first time.
+        mapped for the first time. With `verify` False, pass each block to `examine` before reading it.
         """
         started = perf_counter_ns()
         words = pack_keys(keys)
@@ -229,8 +229,8 @@ class Client:
             for number in attachment.spaces if space is None else [attachment.spaces[space]]:
                 if not self._hold(attachment, lease, words, number):
                     break
-        if self._integrity.active(attachment):
-            self._examine(lease)
+        if verify and self._integrity.active(attachment):
+            self.examine(lease, slice(None))
         with self._link.lock:
             attachment.count(ACQUIRE, started)
         return lease
@@ -238,9 +238,10 @@ class Client:
     def _new_lease(self) -> Lease:
         return Lease()
 
-    def _examine(self, lease: Lease) -> None:
-        """Verify leased blocks against their checksums. Truncate the lease at a corrupt block, and report the block."""
-        for corrupt in lease.examine(self._integrity.count_intact):
+    def examine(self, lease: Lease, part: slice) -> None:
+        """Verify a part of the leased blocks against their checksums, as far as the client verifies blocks. Truncate
+        the lease at a corrupt block, and report the block."""
+        for corrupt in lease.examine(self._integrity.count_intact, part):
             if not self._integrity.take_report(corrupt.descriptor, corrupt.control):
                 continue
             fields = {"descriptor": corrupt.descriptor, "control": corrupt.control}

@@ -77,13 +77,14 @@ class Lease:
         self._length = min(self._length, len(rows)) if len(self._rows) > 1 else len(rows)
 
     def examine(
-        self, count_intact: Callable[[Attachment, I64, U64, Mapping[int, SharedMapping]], int]
+        self, count_intact: Callable[[Attachment, I64, U64, Mapping[int, SharedMapping]], int], part: slice
     ) -> Iterator[Corrupt]:
-        """Truncate the lease in each space to its leading intact blocks. Yield each space's first corrupt block."""
+        """Truncate the lease in each space before its first corrupt block of `part`. Yield these blocks."""
         for space, (hold, segments) in enumerate(self._holds):
             rows = self._rows[space]
-            valid = count_intact(hold.attachment, hold.descriptors, rows, segments)
-            if valid == len(rows):
+            first, end, _ = part.indices(len(rows))
+            valid = first + count_intact(hold.attachment, hold.descriptors[part], rows[part], segments)
+            if valid >= end:
                 continue
             corrupt = Corrupt(
                 hold.attachment,

@@ -125,6 +125,26 @@ def test_a_step_does_not_wait_longer_than_its_bound_and_a_late_copy_writes_nothi
     assert engine.workers[0].take_counts()["late_loads"] == 1
 
 
+def test_the_verification_of_blocks_counts_in_the_bound_of_a_step(
+    make_engine: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(step_load_s=0.1, verify="always")
+    plan = planned(engine, Request("b", TOKENS))
+    checks = engine.workers[0]._client._integrity
+    count_intact, verified = checks.count_intact, list[int]()
+
+    def slow(attachment: Any, descriptors: Any, rows: Any, segments: Any) -> int:
+        verified.append(len(rows))
+        clock.now += 0.06 * len(rows)
+        return count_intact(attachment, descriptors, rows, segments)
+
+    monkeypatch.setattr(checks, "count_intact", slow)
+    (found,) = engine.carry_out(plan)
+    assert verified == [1, 1], "the third chunk is neither verified nor copied"
+    assert found.bad_blocks == set(TARGET[8:12])
+    assert equal(engine, 8)
+
+
 def test_a_load_whose_step_has_no_time_left_is_not_begun(
     make_engine: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
