@@ -69,8 +69,9 @@ class _LoadJob:
 
     @property
     def cancelled(self) -> bool:
-        """Whether to copy nothing more. A load inside a step ends by itself at its deadline."""
-        return self.stopped or (self.load.in_step and self.clock() >= self.deadline)
+        """Whether to copy nothing more. A load ends by itself at its deadline: if it ended when it was found to be
+        overdue, its end would be found a step later."""
+        return self.stopped or self.clock() >= self.deadline
 
 
 @dataclass(slots=True, eq=False)

@@ -225,6 +225,29 @@ def test_a_late_load_fails_and_writes_nothing_more(make_engine: Make, clock: Clo
     assert engine.workers[0].take_counts()["late_loads"] == 1
 
 
+def test_an_overdue_load_ends_by_itself_so_that_the_step_in_which_it_ends_reports_it(
+    make_engine: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(load_timeout_s=2.0)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=4)
+    pages = engine.caches[0].copies._pages
+    scatter = pages.scatter
+
+    def slow(*args: Any) -> None:
+        scatter(*args)
+        clock.now += 1.5
+
+    monkeypatch.setattr(pages, "scatter", slow)
+    engine.begin_load(Request("b", TOKENS), TARGET)
+    worker, plan = engine.workers[0], engine.plan()
+    worker.begin_loads(plan)
+    wait_for(lambda: worker._loads["b"].phase.name == "ENDED", "the load ends")
+    (found,) = engine.carry_out(StepPlan())
+    assert (found.received, found.bad_blocks) == ({"b"}, set(TARGET[8:12]))
+    assert worker.take_counts()["late_loads"] == 1
+    assert engine.found(Request("c", TOKENS)) == 0, "a late load is a miss of all its chunks"
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("begun", [False, True], ids=["waiting", "copying"])
 @pytest.mark.parametrize("how", ["aborted", "reset"])
