@@ -91,6 +91,8 @@ class StepReport:
     """Number of leading tokens of each failed load that the engine keeps."""
     loads_late: list[str] = field(default_factory=list)
     """Failed loads that took too long."""
+    loads_dropped: list[str] = field(default_factory=list)
+    """Failed loads that were not needed any more."""
     step: int = 0
     """`StepPlan.step` of the step that ended."""
     loaded_tokens: int = 0
@@ -109,6 +111,7 @@ class StepReport:
         for request, tokens in other.loads_failed.items():
             self.loads_failed[request] = min(self.loads_failed.get(request, tokens), tokens)
         self.loads_late += other.loads_late
+        self.loads_dropped += other.loads_dropped
         self.loaded_tokens += other.loaded_tokens
         self.load_seconds += other.load_seconds
         self.step = max(self.step, other.step)

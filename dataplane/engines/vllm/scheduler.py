@@ -75,6 +75,16 @@ class _StepLoad:
     """All blocks of the request."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a load under way reads. It is kept after an abort of its request."""
+
+    keys: list[bytes]
+    skip_tokens: int
+    """As in `Load`."""
+    lease: Lease
+
+
 @dataclass(slots=True)
 class _Step:
     """A step under way that computes tokens."""
@@ -134,9 +144,8 @@ class _Tracked:
     unproven_until: int = 0
     """Number of the step whose end proves that another connector has loaded the request's tokens: until then, nothing
     of the request is saved. 0 if nothing is to be proven."""
-    loading: list[bytes] = field(default_factory=list)
-    """Keys of the load that is under way."""
     loading_tokens: int = 0
+    """Number of tokens of the load that is under way."""
     in_step: bool = False
     """Whether the load is to be inside the step, by the last look-up."""
     alone: bool = False
@@ -209,8 +218,8 @@ class SchedulerSide:
         self._plan = StepPlan()
         self._receiving: set[str] = set()
         """Requests whose load is planned and not yet reported as ended by all workers."""
-        self._leases: dict[str, Lease] = {}
-        """Leases of loads that are under way. They are kept after an abort of their request."""
+        self._reads: dict[str, _Read] = {}
+        """Of loads that are under way, by request."""
         self._failed: OrderedDict[bytes, float] = OrderedDict()
         """Keys that count as misses, each with the time when this ends."""
         self._namespace = ""
@@ -536,12 +545,13 @@ class SchedulerSide:
         step = self._settings.chunk_tokens
         first, end = tracked.local_tokens // step, tracked.local_tokens + tokens
         keys = [] if tracked.keys is None else tracked.keys.keys[first : self._chunks(end)]
-        tracked.loading, tracked.loading_tokens, tracked.load_planned = keys, tokens, self._clock()
+        skip = tracked.local_tokens - first * step
+        tracked.loading_tokens, tracked.load_planned = tokens, self._clock()
         self._plan_load(
             Load(
                 request.request_id,
                 b"".join(keys),
-                tracked.local_tokens - first * step,
+                skip,
                 tokens,
                 tuple(
                     list(ids[tracked.local_tokens // page : -(-end // page)])
@@ -556,7 +566,7 @@ class SchedulerSide:
             self._step_loads[request.request_id] = _StepLoad(request, tracked.local_tokens, list(blocks[0]))
             self._step_load_s += self._break_even.step_copy_s(tokens, tracked.load_planned)
         if self._client is not None:
-            self._leases[request.request_id] = self._client.hold(keys)
+            self._reads[request.request_id] = _Read(keys, skip, self._client.hold(keys))
 
     def give_up(self, request: Any, blocks: Sequence[Sequence[int]], tokens: int) -> None:
         """Make the load of a request fail, unless the load is planned already."""
@@ -611,7 +621,11 @@ class SchedulerSide:
     def _plan_save(self, plan: StepPlan, tracked: _Tracked, count: int, blocks_of: BlockIds) -> None:
         """Plan to save the chunks of a request that this step completes."""
         request = tracked.request
-        if tracked.allocations == 1 and not tracked.loading and request.num_computed_tokens > tracked.local_tokens:
+        if (
+            tracked.allocations == 1
+            and not tracked.loading_tokens
+            and request.num_computed_tokens > tracked.local_tokens
+        ):
             # Under MultiConnector, another connector loads these tokens within this step, and says whether it could
             # only after the step. Blocks that it could not load must not be stored.
             tracked.unproven_until = self._step_number + 1
@@ -698,22 +712,25 @@ class SchedulerSide:
                     # them. Without this, they would be hits of other requests before they are computed again.
                     load = step_loads[name]
                     self._evict(set(load.blocks[(load.first + loaded) // self._page_tokens[0] :]))
-                self._load_failed(name, loaded, now, late=name in report.loads_late)
+                self._load_failed(name, loaded)
+                if name not in report.loads_dropped:
+                    self._miss(name, 0 if name in report.loads_late else loaded, now)
         for name in self._receiving.intersection(failed):  # MultiConnector passes on those of all its connectors
-            self._load_failed(name, 0, now)
+            self._load_failed(name, 0)
+            if report is None or name not in report.loads_dropped:
+                self._miss(name, 0, now)
         for name in [*received, *step_loads]:
             self._receiving.discard(name)
-            self._leases.pop(name, None)
+            self._reads.pop(name, None)
             tracked = self._tracked.get(name)
             if tracked is not None:
                 if name not in step_loads and tracked.loads:
                     seconds = now - tracked.load_planned
                     self._break_even.note_delay(tracked.loading_tokens, seconds, now, alone=tracked.alone)
-                tracked.loading, tracked.loading_tokens = [], 0
+                tracked.loading_tokens = 0
 
-    def _load_failed(self, name: str, loaded: int, now: float, *, late: bool = False) -> None:
-        """Of a load that failed on a rank, count the `loaded` leading tokens, and make the chunks after them misses; of
-        a late load, all chunks, because the next one would be as slow."""
+    def _load_failed(self, name: str, loaded: int) -> None:
+        """Of a load that failed on a rank, count the `loaded` leading tokens, and load nothing more for its request."""
         tracked = self._tracked.get(name)
         if tracked is None:
             return
@@ -727,9 +744,14 @@ class SchedulerSide:
             begun, chunk = tracked.local_tokens, self._settings.chunk_tokens
             sources = by_source(tracked.sources, begun, begun + tracked.loading_tokens, chunk)
             self._reports.load_failed(self._client, tracked.outcome, sources, lost)
-        step = self._settings.chunk_tokens
-        first = 0 if late else (tracked.local_tokens % step + loaded) // step
-        for key in tracked.loading[first:]:
+
+    def _miss(self, name: str, loaded: int, now: float) -> None:
+        """Make the chunks of a load after the `loaded` leading tokens misses. Of a late load, all are: the next one
+        would be as slow."""
+        read = self._reads.get(name)
+        if read is None:
+            return
+        for key in read.keys[(read.skip_tokens + loaded) // self._settings.chunk_tokens :]:
             self._failed.pop(key, None)
             self._failed[key] = now + FAILED_S
         while len(self._failed) > MAX_FAILED:
@@ -786,7 +808,7 @@ class SchedulerSide:
     def close(self) -> None:
         """Release all leases and disconnect."""
         self._closed.set()
-        self._leases.clear()
+        self._reads.clear()
         self._adapters.close()
         if self._client is not None:
             self._client.close()

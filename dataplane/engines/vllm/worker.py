@@ -197,7 +197,9 @@ class WorkerSide:
 
     def _drop(self, job: _LoadJob) -> None:
         """End a load whose tokens are going to be computed."""
-        if not job.dropped:
+        if job.phase is _Phase.ENDED and job.failed_from is not None:
+            job.failed_from = 0
+        elif not job.dropped:
             job.stopped = job.dropped = True
             self._count("cancelled_loads", 1)
             if job.phase is _Phase.QUEUED:  # a running one ends after the current chunk
@@ -315,7 +317,8 @@ class WorkerSide:
         if not load.in_step:  # vLLM does not wait for a message about loads inside a step
             results.received.add(load.request)
         if job.dropped:
-            job.failed_from, job.seconds = 0, 0.0  # it says nothing about the speed of loads
+            job.failed_from, job.seconds = 0, 0.0  # it says nothing about the speed of loads, or about the blocks
+            self._report.loads_dropped.append(load.request)
         loaded = load.tokens if job.failed_from is None else job.failed_from
         if load.in_step:
             self._report.step_loaded_tokens += loaded

@@ -149,6 +149,24 @@ def test_a_load_that_fails_is_a_miss_until_some_time_has_passed(make_engine: Mak
     assert engine.scheduler.take_counts()["failed_loads"] == 1
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_load_that_has_failed_is_a_miss_although_its_request_is_aborted(make_engine: Make, ranks: int) -> None:
+    engine = make_engine(ranks)
+    engine.compute(Request("a", TOKENS), SOURCE, seed=3)
+    request = Request("b", TOKENS)
+    engine.begin_load(request, TARGET)
+    plan = engine.plan()
+    (load,) = plan.loads
+    object.__setattr__(load, "keys", load.keys[:32] + bytes(32) + load.keys[64:])  # the second chunk is gone
+    for worker in engine.workers:
+        worker.begin_loads(plan)
+        wait_for(lambda worker=worker: worker._loads["b"].phase.name == "ENDED", "the load fails")  # type: ignore[misc]
+    engine.scheduler.finished(request)
+    found = engine.run()
+    assert [(each.received, each.bad_blocks) for each in found] == [({"b"}, set(TARGET[:12]))] * ranks
+    assert engine.found(Request("c", TOKENS)) < CHUNKED, "others do not try at once to load what is gone"
+
+
 def test_a_load_that_fails_in_a_cache_with_windows_fails_as_a_whole(engine: Step) -> None:
     """The engine has no blocks for tokens before the window at the end of the load."""
     engine.compute(Request("a", TOKENS), SOURCE, seed=3)
@@ -769,9 +787,9 @@ def test_an_abort_during_a_load_keeps_the_lease_until_the_load_ends(engine: Step
     engine.begin_load(request, list(range(20, 33)))
     plan = engine.plan()
     assert engine.scheduler.finished(request) == (False, None), "the load keeps the blocks"
-    assert len(engine.scheduler._leases["b"]) == 3
+    assert len(engine.scheduler._reads["b"].lease) == 3
     engine.end_load(engine.carry_out(plan))
-    assert engine.scheduler._leases == {}
+    assert engine.scheduler._reads == {}
 
 
 def test_a_request_with_a_failed_load_does_not_wait_for_its_saves(make_engine: Make) -> None:

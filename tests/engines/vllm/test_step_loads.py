@@ -66,7 +66,7 @@ def test_the_blocks_are_there_before_the_layers_run_and_nothing_is_reported_as_r
     assert equal(engine, 12)
     (found,) = engine.carry_out(StepPlan(saves=plan.saves, step=plan.step))
     assert found == Results(), "vLLM fails if it hears of a request that does not wait"
-    assert engine.scheduler._leases == {}
+    assert engine.scheduler._reads == {}
     counts = worker.take_counts()
     assert (counts["loaded_tokens"], counts["step_loaded_tokens"]) == (CACHED, CACHED)
     assert (engine.scheduler.finished(request)[1] or {})["larder"]["loaded_tokens"] == CACHED
@@ -254,7 +254,8 @@ def test_an_abort_during_the_step_releases_the_lease_when_it_ends(make_engine: M
     (load,) = plan.loads
     object.__setattr__(load, "keys", bytes(len(load.keys)))
     engine.scheduler.finished(request)
-    assert list(engine.scheduler._leases) == ["b"]
+    assert list(engine.scheduler._reads) == ["b"]
     engine.carry_out(plan)
-    assert engine.scheduler._leases == {}
+    assert engine.scheduler._reads == {}
     assert engine.evicted == set(TARGET), "the engine has freed them, and could find them again"
+    assert engine.found(Request("c", TOKENS)) == 0, "others do not try at once to load what is gone"
