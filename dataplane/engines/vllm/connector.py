@@ -248,10 +248,11 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._kv_caches = kv_caches
         rank = self._vllm_config.parallel_config.rank
         try:
-            if slides(self._kv_cache_config) and not releases.NAMES_FAILED_REQUESTS:
+            holds_blocks = _holds_blocks(self._vllm_config, self._kv_cache_config)
+            if not holds_blocks and not releases.NAMES_FAILED_REQUESTS:
                 raise CacheRefused(
-                    "its KV caches have several groups or windows; Larder serves these from vLLM 0.30 on, which can"
-                    " compute a request again if a load into them fails"
+                    "its KV caches have several groups, windows or precisions; Larder serves these from vLLM 0.30 on,"
+                    " which can compute a request again if a load into them fails"
                 )
             self._identity = self._identity or identity_of(self._vllm_config, self._settings.model)
             copies = copies_of(
@@ -267,7 +268,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 copies,
                 group=self._group,
                 engine=f"vllm {self._vllm_config.kv_transfer_config.engine_id[:8]} worker {rank}",
-                holds_blocks=not slides(self._kv_cache_config),
+                holds_blocks=holds_blocks,
             )
             alone = get_kv_transfer_group() is self
             self._groups = [replace(group_copies.layout, alone=alone) for group_copies in copies]
@@ -417,6 +418,16 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
         """Return True: the connector handles KV caches that are freed and restored."""
         return True
+
+
+def _holds_blocks(vllm_config: Any, kv_cache_config: Any) -> bool:
+    """Return whether the engine keeps the blocks of a running request until the connector has ended its saves.
+
+    With several precisions, vLLM zeroes blocks that a step allocates, also those of requests that it preempts for the
+    step. Its second model runner does so before it calls `handle_preemptions`.
+    """
+    zeroes = vllm_config.use_v2_model_runner and getattr(kv_cache_config, "needs_kv_cache_zeroing", False)
+    return not zeroes and not slides(kv_cache_config)
 
 
 def _may_load_in_steps(vllm_config: Any, kv_cache_config: Any) -> bool:

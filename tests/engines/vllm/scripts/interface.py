@@ -18,7 +18,7 @@ from vllm.renderers.base import BaseRenderer
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
-from dataplane.engines.vllm.connector import LarderConnector, LarderMetadata, _hashes_media
+from dataplane.engines.vllm.connector import LarderConnector, LarderMetadata, _hashes_media, _holds_blocks
 from dataplane.engines.vllm.options import options_of
 from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed
 from dataplane.engines.vllm.worker import Results
@@ -167,6 +167,14 @@ print(
             },
             "slept": slept,
             "chunks": [chunk_tokens(role, size) for role in KVConnectorRole for size in (16, 32)],
+            "holds": [
+                _holds_blocks(
+                    SimpleNamespace(use_v2_model_runner=second),
+                    SimpleNamespace(needs_kv_cache_zeroing=zeroes, kv_cache_groups=[]),
+                )
+                for second in (False, True)
+                for zeroes in (False, True)
+            ],
             "options": [
                 options(),
                 options(cache={"gpu_memory_utilization": 0.5}, lora={"max_loras": 2}),
