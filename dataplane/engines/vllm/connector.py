@@ -93,6 +93,8 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._counts: dict[str, float] = {}
         """Counts of the connector itself since the last report."""
         self._results = Results()
+        self._report: StepReport | None = None
+        """Of a worker's side that was closed."""
         self.errors = ErrorLog(_log)
         self._stats_at = 0.0
         if role is not KVConnectorRole.SCHEDULER:
@@ -284,6 +286,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if worker is not None:
             worker.close()
             self._results.add(worker.results())
+            self._report = worker.take_report()
 
     def restore_kv_caches(self) -> None:
         """Attach again: the KV caches are back in the same tensors."""
@@ -367,6 +370,9 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             plan = self._get_connector_metadata().plan
             failed = {load.request: 0 for load in plan.loads if load.in_step}
             report = StepReport(loads_failed=failed, step=plan.step)
+        earlier, self._report = self._report, None
+        if earlier is not None:
+            report = earlier if report is None else report.add(earlier)
         if self._reports_layouts:
             self._reports_layouts = False
             report = report or StepReport()

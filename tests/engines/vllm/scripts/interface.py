@@ -19,6 +19,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
 from dataplane.engines.vllm.connector import LarderConnector, LarderMetadata, _hashes_media, _holds_blocks
+from dataplane.engines.vllm.messages import StepReport
 from dataplane.engines.vllm.options import options_of
 from dataplane.engines.vllm.request_keys import RequestKeys, Unkeyed
 from dataplane.engines.vllm.worker import Results
@@ -82,7 +83,11 @@ class Ending:
 
     def results(self) -> Results:
         loads, self.loads = self.loads, set()
+        self.ended = StepReport(loads_failed=dict.fromkeys(loads, 0))
         return Results(received=loads, failed=loads)
+
+    def take_report(self) -> StepReport | None:
+        return self.ended or None
 
 
 asleep = LarderConnector(CONFIG, KVConnectorRole.WORKER, CACHES)
@@ -99,6 +104,8 @@ for _ in range(2):
     else:
         received = sorted(asleep.get_finished(set())[1] or ())
         slept.append([received, received])
+    meta = asleep.build_connector_worker_meta()
+    slept[-1].append([] if meta is None else sorted(meta.report.loads_failed))
 
 
 def chunk_tokens(role: KVConnectorRole, block_size: int) -> int:
