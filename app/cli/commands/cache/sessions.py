@@ -1,5 +1,6 @@
 """`larder sessions …`: conversations that requests name, and what becomes of their blocks."""
 
+import time
 from typing import Any
 
 import click
@@ -15,6 +16,8 @@ from app.cli.support.resources.options import Noun, Output, limit_of, request_op
 from app.cli.support.resources.verbs import Resource, add_list
 
 _PATH = "/api/v1/sessions"
+_IDLE_S = 300.0
+"""A session that no request has named for so long is idle."""
 _COLUMNS = (
     Column("session", lambda item: item["session"]),
     Column("tenant", lambda item: item["tenant"]),
@@ -113,9 +116,12 @@ def _act(
 
 
 def _state(item: dict[str, Any]) -> str:
-    if item["retained_until"] is not None:
+    now = time.time()
+    if item["released"]:
+        return "released"
+    if (item["retained_until"] or 0.0) > now:
         return f"retained, ends {show.ends(item['retained_until'])}"
-    return "released" if item["released"] else "in use"
+    return "active" if now - item["used_at"] < _IDLE_S else "idle"
 
 
 def _places(item: dict[str, Any]) -> str:
