@@ -380,7 +380,9 @@ def _check_unchanged(paths: Sequence[Path]) -> None:
         status = place.lstat()
         renamed = stat.S_ISLNK(status.st_mode) or status.st_mtime <= started_s  # a later entry changes both times
         if renamed and status.st_ctime > started_s:
-            raise WeightsUnknown(f"{place} was replaced since the engine started; start the engine again")
+            raise WeightsUnknown(
+                f"{place} was replaced, or its attributes changed, since the engine started; start the engine again"
+            )
 
 
 def _ways_to(path: Path) -> Iterator[Path]:

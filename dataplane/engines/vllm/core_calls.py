@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
+from weakref import WeakSet
 
 from dataplane.engines.identity import is_listed, listed
 from dataplane.engines.vllm.adapters import files_of
@@ -13,16 +14,18 @@ from dataplane.engines.vllm.adapters import files_of
 HARMLESS = listed(
     {
         "they only answer": (
-            "get_* list_* check_* supports_* compute_weight_checksums is_* report_* *_stats wait_for_comm "
-            "determine_available_memory vocab_size sleep_mode_backend"
+            "check_health check_preloaded_libs compute_weight_checksums determine_available_memory "
+            "get_cache_block_size_bytes get_compilation_match_table get_encoder_timing_stats get_kv_cache_spec "
+            "get_kv_connector_handshake_metadata get_model_inspection get_supported_kv_cache_layouts "
+            "get_supported_tasks list_loras sleep_mode_backend supports_draft_weight_updates vocab_size wait_for_comm"
         ),
         "they keep copies, profiles or checks": (
-            "save_* profile annotate_profile synchronize_device take_draft_token_ids"
+            "annotate_profile profile save_sharded_state save_tensorized_model synchronize_device take_draft_token_ids"
         ),
         "they change settings, caches or connections": (
             "update_max_model_len update_environment_variables reset_encoder_cache reset_mm_cache set_kv_cache_layout "
-            "init_weight_transfer_engine shutdown_weight_transfer_engine add_lora remove_lora pin_lora "
-            "execute_dummy_batch release_late_interaction_query_cache"
+            "init_weight_transfer_engine shutdown_weight_transfer_engine remove_lora pin_lora execute_dummy_batch "
+            "release_late_interaction_query_cache"
         ),
     }
 )
@@ -41,7 +44,10 @@ def may_change_weights(method: object) -> bool:
 
 def watch(core_class: Any, connector_class: type) -> None:
     """Make the engine core report to its connectors of `connector_class`: to `adapter_loaded` which files an adapter
-    was made of, which may have changed by the first request, and to `reset_cache` that weights may have changed."""
+    was made of, which may have changed by the first request, and to `reset_cache` that weights may have changed. Until
+    the engine's own prefix cache is empty, it may save blocks of the earlier weights: `reset_cache` is called again
+    then."""
+    stale: WeakSet[Any] = WeakSet()
 
     def connectors(core: Any) -> Iterator[Any]:
         scheduler = getattr(core, "scheduler", None)  # missing while the engine starts
@@ -66,10 +72,19 @@ def watch(core_class: Any, connector_class: type) -> None:
         finally:  # also after an error, for which some weights may be others already
             if may_change_weights(method):
                 for connector in connectors(core):
+                    stale.add(core)
                     _log.info("%.80s may have changed weights: what is stored so far is a miss for this engine", method)
                     connector.reset_cache()
 
-    for report in (add_lora, collective_rpc):
+    def reset_prefix_cache(reset: Callable[..., bool], core: Any, *args: Any, **kwargs: Any) -> bool:
+        done = reset(core, *args, **kwargs)
+        if done and core in stale:
+            stale.discard(core)
+            for connector in connectors(core):
+                connector.reset_cache()
+        return done
+
+    for report in (add_lora, collective_rpc, reset_prefix_cache):
         original = getattr(core_class, report.__name__, None)
         if original is not None and not hasattr(original, _WATCHED):
             reporting = _reporting(original, report)

@@ -42,10 +42,14 @@ class Core:
     def add_lora(self, lora_request: Any) -> bool:
         return True
 
+    def reset_prefix_cache(self, done: bool) -> bool:
+        return done
+
 
 @pytest.fixture
 def watched() -> type[Core]:
-    core = type("Watched", (Core,), {"collective_rpc": Core.collective_rpc, "add_lora": Core.add_lora})
+    calls = {name: getattr(Core, name) for name in ("collective_rpc", "add_lora", "reset_prefix_cache")}
+    core = type("Watched", (Core,), calls)
     for _ in range(2):
         watch(core, Connector)
     return core
@@ -55,7 +59,8 @@ def watched() -> type[Core]:
     "method",
     [
         "reload_weights", "update_weights", "finish_weight_update", "start_draft_weight_update", "update_config",
-        "apply_model", "load_model", "wake_up", "receive_from_trainer", lambda worker: None,
+        "apply_model", "load_model", "wake_up", "receive_from_trainer", "get_latest_weights", "add_lora",
+        lambda worker: None,
     ],
 )  # fmt: skip
 def test_after_a_call_that_may_change_weights_what_was_stored_is_a_miss(watched: type[Core], method: Any) -> None:
@@ -75,6 +80,19 @@ def test_after_other_calls_nothing_is_reset(watched: type[Core], method: str) ->
     connector = Connector()
     assert watched(connector).collective_rpc(method) == [method]
     assert connector.resets == 0
+
+
+def test_what_is_saved_until_the_engines_own_cache_is_empty_is_a_miss_too(watched: type[Core]) -> None:
+    connector = Connector()
+    core = watched(connector)
+    core.reset_prefix_cache(True)
+    assert connector.resets == 0
+    core.collective_rpc("update_weights")
+    assert not core.reset_prefix_cache(False), "blocks are in use"
+    assert connector.resets == 1
+    for _ in range(2):
+        assert core.reset_prefix_cache(True)
+    assert connector.resets == 2
 
 
 def test_an_engine_without_larders_connector_is_left_alone(watched: type[Core]) -> None:
