@@ -286,7 +286,8 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if worker is not None:
             worker.close()
             self._results.add(worker.results())
-            self._report = worker.take_report()
+            report = worker.take_report()
+            self._report = self._report.add(report) if self._report and report else report or self._report
 
     def restore_kv_caches(self) -> None:
         """Attach again: the KV caches are back in the same tensors."""

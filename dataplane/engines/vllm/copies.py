@@ -157,15 +157,16 @@ class DeviceCopies:
             while complete_chunks < len(lease) and lease.nbytes(complete_chunks) == self._group.chunk_bytes:
                 complete_chunks += 1
             count = max(0, min(end - begin, complete_chunks * per_chunk - within))
-            if count and not job.cancelled:
+            cancelled = job.cancelled  # a copy that has begun ends
+            if count and not cancelled:
                 numbers = blocks[begin : begin + count].tolist()
                 if not self._cache.load(lease, numbers, first=within, after=after).finish():
                     return begin, nbytes
                 nbytes += count * self._group.chunk_bytes // per_chunk
             else:
                 lease.release()
-            if count < end - begin or job.cancelled:
-                return begin + (0 if job.cancelled else count), nbytes
+            if count < end - begin or cancelled:
+                return begin + (0 if cancelled else count), nbytes
         return len(blocks), nbytes
 
     def save(

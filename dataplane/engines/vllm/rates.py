@@ -9,9 +9,10 @@ vLLM computes in steps, and a request that is scheduled joins the next one. The 
   steps beside it. A prefill of other requests makes it long.
 * COMPUTE: all requests of the step wait for the computation.
 
-A request does not wait longer for a load than for its computation. Of the ways that are left, the one with the least
-waiting is taken, summed over the requests of the step. Everything is measured: the rates of both kinds of copies, of
-prefills, and the delay. Before a copy was measured, a load is BESIDE, because a step must not wait
+A load is not chosen if a request is expected to wait longer for it than for its computation, for which it would wait
+until the end of a step, too. Of the ways that are left, the one with the least waiting is taken, summed over the
+requests of the step. Everything is measured: the rates of both kinds of copies, of prefills, and the delay. Before a
+copy was measured, a load is BESIDE, because a step must not wait
 for something unknown, such as the first use of a segment.
 
 No request should wait much longer for a load than for its computation, so a load has a time limit: that of the
@@ -104,9 +105,10 @@ class BreakEven:
         beside_s = self._delays[alone].mean(now) or (0.0 if alone else self._step_s)
         beside_s += tokens / rate if rate else copy_s
         compute_s = tokens / self.prefill_rate if self._minimum == "auto" and self.prefill_rate else inf
-        if copy_s <= step_s and copy_s < compute_s and (requests * copy_s <= beside_s or beside_s >= compute_s):
+        computed_s = compute_s + (0.0 if alone else self._step_s)  # a step ends for all its requests at once
+        if copy_s <= step_s and copy_s < compute_s and (requests * copy_s <= beside_s or beside_s >= computed_s):
             return Way.IN_STEP
-        return Way.BESIDE if beside_s < compute_s else Way.COMPUTE
+        return Way.BESIDE if beside_s < computed_s else Way.COMPUTE
 
     def step_copy_s(self, tokens: int, now: float) -> float:
         """Return the expected duration of a load inside a step; 0 if no load was measured lately."""

@@ -11,7 +11,8 @@ A request with a hit passes through these methods, which vLLM's scheduler calls 
 4. `stepped` takes the workers' reports: loads that have ended or failed, and how long they took.
 
 A load is inside the step if the engine allows it (`may_load_in_steps`), and if measured rates say that all requests of
-the step together then wait less than the request would beside it (`rates`). All other loads are beside steps.
+the step together then wait less than the request would beside it, or that beside it, it would wait longer than for its
+computation (`rates`). All other loads are beside steps.
 
 This module does not import vLLM. It reads a few attributes of vLLM's requests.
 """
@@ -474,7 +475,7 @@ class SchedulerSide:
         if options.ignored:
             self._count("ignored_hints", len(options.ignored))
             _log.warning("request %.80r: ignored: %s", request.request_id, "; ".join(options.ignored)[:1024])
-        elif unsupported := self._unsupported(options):
+        elif unsupported := self._unsupported(request, options):
             self._count("ignored_hints", unsupported)
         tracked = _Tracked(
             request=request,
@@ -489,12 +490,13 @@ class SchedulerSide:
         self._tracked[request.request_id] = tracked
         return tracked
 
-    def _unsupported(self, options: RequestOptions) -> int:
+    def _unsupported(self, request: Any, options: RequestOptions) -> int:
         """Return the number of hints of a request that have no effect in the data plane."""
         if self._client is None:
             return 0
         hints = 0 if self._client.hint_max_s else bool(options.ttl_s) + bool(options.pin_s)
-        return hints + (bool(options.session) and not self._client.knows_sessions)
+        names_session = options.session not in ("", getattr(request, "session_id", None))
+        return hints + (names_session and not self._client.knows_sessions)
 
     def _find_keys(self, tracked: _Tracked) -> bool | None:
         """Return whether a request has keys, and begin them. None: the files of its adapter are being read."""

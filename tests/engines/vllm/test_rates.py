@@ -53,8 +53,8 @@ def test_a_request_does_not_wait_longer_beside_steps_than_its_computation_takes(
     rates = BreakEven("auto")
     rates.note_step(10_000, 1.0)
     rates.note_load(100_000, 1.0, now=0)
-    for alone in (True, False):
-        rates.note_delay(1000, 0.16, now=0, alone=alone)
+    rates.note_delay(1000, 0.16, now=0, alone=True)
+    rates.note_delay(1000, 1.16, now=0, alone=False)  # after a step, as would be the end of the computation
     assert rates.way(2000, 0, requests=requests) is Way.BESIDE
     assert rates.way(1000, 0, requests=requests) is Way.COMPUTE
     assert rates.way(1000, 0, requests=requests, step_s=1) is Way.IN_STEP, "all wait less than for the computation"
