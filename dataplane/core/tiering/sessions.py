@@ -120,8 +120,9 @@ class SessionActions:
         wanted = dict.fromkeys([*private, *ends])
         states = [block for block in wanted if pool.spaces.by_number[block.space].tail_blocks]
         others = [block for block in wanted if not pool.spaces.by_number[block.space].tail_blocks]
-        # A state is of use without those before it.
-        line = [*with_ancestors(pool.table, others, set(private)), *reversed(states)]
+        # States are of use without those before them, and a hit needs the newest ones.
+        newest = [block for block in states if block.key == states[-1].key]
+        line = [*dict.fromkeys([*newest, *with_ancestors(pool.table, others, set(private)), *reversed(states)])]
         omitted = len(numbers) - len(set(private).intersection(line))
         chain = [block for block in line if block.tenant is tenant and pool.readable(block, block.control)]
         pool.end_demotion(chain, now)

@@ -3,7 +3,9 @@
 import { read } from './read';
 import type { AgentSessionList, AlertList, Annotation, AuditList, BlockList, CeilingList, EventList, FindingList, Health, ManagerList, NodeIpcList, Overview, Pin, PinList, PolicyList, PrefixList, Problem, PushList, RateList, SeriesAnswer, Session, Tenant, TenantList, TierList, TokenList, TokenizerList, UsageReport } from './types';
 
-const TIMEOUT_MS = 8_000;
+const READ_TIMEOUT_MS = 8_000;
+/** A change waits up to 30 s for others before it, and must not be given up while the server makes it. */
+const CHANGE_TIMEOUT_MS = 45_000;
 /** Most items of a page. */
 const MAX_PAGE = 1_000;
 
@@ -158,10 +160,10 @@ async function ask(method: string, path: string, headers: Record<string, string>
       headers: { accept: 'application/json, application/problem+json', ...headers },
       body: body ?? null,
       cache: 'no-store',
-      signal: AbortSignal.timeout(TIMEOUT_MS),
+      signal: AbortSignal.timeout(limitOf(method)),
     });
   } catch (error) {
-    throw new ApiError(unreachable(error));
+    throw new ApiError(unreachable(error, method));
   }
   if (!response.ok) throw new ApiError(await problemOf(response));
   return response;
@@ -186,7 +188,7 @@ async function decoded<T>(
 ): Promise<T> {
   const response = await ask(method, path, headers, body);
   const text = await response.text().catch((error: unknown) => {
-    throw new ApiError(unreachable(error));
+    throw new ApiError(unreachable(error, method));
   });
   try {
     return decode(text);
@@ -200,14 +202,18 @@ async function decoded<T>(
   }
 }
 
-function unreachable(error: unknown): Problem {
+function limitOf(method: string): number {
+  return method === 'GET' ? READ_TIMEOUT_MS : CHANGE_TIMEOUT_MS;
+}
+
+function unreachable(error: unknown, method: string): Problem {
   const late = error instanceof DOMException && error.name === 'TimeoutError';
   return {
     type: 'about:blank',
     title: late ? 'The API did not answer in time' : 'The API is unreachable',
     status: 0,
     detail: late
-      ? `No answer within ${TIMEOUT_MS / 1000} seconds.`
+      ? `No answer within ${limitOf(method) / 1000} seconds.`
       : 'No connection to the management plane. Is `larder up` running, and does a proxy or firewall let it through?',
   };
 }

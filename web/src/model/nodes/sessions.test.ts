@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { AgentSession, SessionActionAnswer } from '../../api/types';
-import { outcomes, places, sessionMark } from './sessions';
+import { distinct, outcomes, places, sessionMark } from './sessions';
 
 const session = (of: Partial<AgentSession> = {}) => ({ released: false, retained_until: null, used_at: 1_000, bytes: {}, ...of }) as AgentSession;
 const label = (of: Partial<AgentSession>, now: number) => sessionMark(session(of), now).label;
@@ -10,6 +10,11 @@ test('a session is active for five minutes after its last request, and retained 
   expect(label({ retained_until: 1_420 }, 1_300)).toBe('retained');
   expect(label({ retained_until: 1_300 }, 1_300)).toBe('idle');
   expect(label({ released: true }, 1_001)).toBe('released');
+});
+
+test('a session that is in two parts of a list is listed once, as it was found last', () => {
+  const all = [session({ node: 'a', session: 's' }), session({ node: 'b', session: 's' }), session({ node: 'a', session: 's', used_at: 2_000 })];
+  expect(distinct(all).map(({ node, used_at }) => [node, used_at])).toEqual([['a', 2_000], ['b', 1_000]]);
 });
 
 test('bytes are told by place', () => {

@@ -13,6 +13,15 @@ export interface SessionMark {
   title: string;
 }
 
+export function keyOf({ node, session }: AgentSession): string {
+  return `${node}/${session}`;
+}
+
+/** Each session once: one that is used while a node is asked for the next part of its list is in two parts. */
+export function distinct(sessions: readonly AgentSession[]): AgentSession[] {
+  return [...new Map(sessions.map((session) => [keyOf(session), session])).values()];
+}
+
 /** Seconds for which a session is still retained; 0 or less: it is not. */
 export function retention(session: AgentSession, now: number): number {
   return (session.retained_until ?? 0) - now;
