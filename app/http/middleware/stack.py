@@ -167,14 +167,14 @@ class MiddlewareStack:
                 self._check(scope, headers)
                 if len(headers) < len(scope["headers"]):
                     scope["headers"] = [(name, text.encode("latin-1")) for name, text in headers.items()]
-                async with asyncio.timeout(HEALTH_TIMEOUT_S if path in _HEALTH else None):
+                async with asyncio.timeout(HEALTH_TIMEOUT_S if _without_slash(path) in _HEALTH else None):
                     identity = await self._identify(method, attempt, headers, scope)
                     serve_as(identity, attempt, exit_stack)
                     await self._app(scope, receive, answer)
             except LarderError as error:
                 failure = error
             except TimeoutError as error:
-                failure = StoreUnavailable(_NO_ANSWER) if path in _HEALTH else self._crash(error, path)
+                failure = StoreUnavailable(_NO_ANSWER) if _without_slash(path) in _HEALTH else self._crash(error, path)
             except asyncio.CancelledError:
                 # Only the server cancels, at the end of the grace time, and would log a traceback for each request.
                 failure = Stopping("the server stopped before this request ended; try again")
@@ -245,7 +245,7 @@ class MiddlewareStack:
 
     def _ended(self, method: str, path: str, status: int, seconds: float) -> None:
         # Health checks run every few seconds, also while they fail.
-        is_notable = method not in _SAFE or (status >= 400 and path not in _HEALTH)
+        is_notable = method not in _SAFE or (status >= 400 and _without_slash(path) not in _HEALTH)
         level = logging.INFO if is_notable else logging.DEBUG
         if self._access_log.is_enabled_for(level):
             self._access_log.log(
@@ -344,12 +344,17 @@ def _name(text: str) -> str:
     return text if text == "localhost." else text.removesuffix(".")
 
 
+def _without_slash(path: str) -> str:
+    """Return a path as the router takes it, without slashes at its end."""
+    return path.rstrip("/") or "/"
+
+
 def _is_old_health_check(scope: Any, headers: dict[bytes, str]) -> bool:
     """Return whether a load balancer or a scraper of HTTP/1.0 sends no `Host`, or an empty one. A browser, which DNS
     rebinding needs, always names the host. The answer to `OPTIONS` has nothing but methods."""
     if scope["http_version"] != "1.0" or headers.get(b"host") or b"origin" in headers:
         return False
-    reads_health = scope["method"] in ("GET", "HEAD") and f"/{scope['path'].strip('/')}" in _WITHOUT_HOST
+    reads_health = scope["method"] in ("GET", "HEAD") and _without_slash(scope["path"]) in _WITHOUT_HOST
     return reads_health or scope["method"] == "OPTIONS"
 
 

@@ -96,7 +96,8 @@ def _fault(url: sa.URL) -> str:
         return f"expected ssl to be one of {', '.join(_SSL)}"
     if url.port is not None and not 0 < url.port <= 65_535:
         return f"expected a port from 1 to 65535, got {url.port}"
-    if "\0" in f"{url.host}{url.database}":
+    texts = (url.username, url.password, url.host, url.database, *url.query.values())
+    if any("\0" in "".join(text or "") for text in texts):
         return "expected no NUL character"
     if sqlite and (url.host or url.username):
         return "expected three slashes and a path after sqlite:, got a host"
@@ -131,6 +132,8 @@ async def connected(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 class _Step:
     """Progress of a transaction."""
 
+    began: float
+    """When it began; of a write, after it had waited for those before it. Monotonic."""
     committing: bool = False
 
 
@@ -210,6 +213,7 @@ class Database:
                 self._in_turn(light) as lock_timeout_ms,
                 AsyncSession(writer, expire_on_commit=False, info={"origin": self.origin}) as session,
             ):
+                step.began = time.monotonic()
                 try:
                     await session.begin()
                     if lock_timeout_ms < BUSY_TIMEOUT_MS:
@@ -228,7 +232,8 @@ class Database:
     @contextmanager
     def _translated(self, kind: Kind) -> Iterator[_Step]:
         """Translate driver errors into Larder's errors, and keep the watch up to date."""
-        step, began = _Step(), time.monotonic()
+        began = time.monotonic()
+        step = _Step(began)
         attributes = {"db.system.name": self.engine.dialect.name}
         try:
             with tracing.child(f"database.{kind}", kind="client", attributes=attributes):
@@ -237,13 +242,13 @@ class Database:
             failure = meaning(error, committing=step.committing)
             if failure is None:
                 raise
-            self._watched(kind, failure, error, began)
+            self._watched(kind, failure, error, step.began)
             raise failure from error
         except StoreUnavailable as failure:
-            self._watched(kind, failure, failure, began)
+            self._watched(kind, failure, failure, step.began)
             raise
         else:
-            self.watch.worked(kind, began)
+            self.watch.worked(kind, step.began)
         finally:
             self.seconds[kind].observe(time.monotonic() - began)
 
