@@ -14,8 +14,6 @@ from examples.agent.sessions import Session
 MAX_TURNS = 8
 ANSWER_S = 600.0
 """Longest wait for an answer of the model."""
-LARDER_S = 2.0
-"""Longest wait for Larder, which an agent can do without."""
 COUNT: dict[str, Any] = {
     "type": "function",
     "function": {
@@ -67,6 +65,9 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="name of the model that the engine serves")
     parser.add_argument("--engine", default="http://127.0.0.1:8000", help="URL of an OpenAI-compatible server")
     parser.add_argument("--larder", default=os.environ.get("LARDER_URL", "http://127.0.0.1:8470"), help="URL of Larder")
+    parser.add_argument(
+        "--larder-timeout", type=float, default=2.0, help="longest wait for an answer of Larder, in seconds"
+    )
     parser.add_argument("--tenant", default="agents", help="tenant of the requests")
     options = parser.parse_args()
     token = os.environ.get("LARDER_TOKEN", "")
@@ -74,7 +75,9 @@ def main() -> None:
     try:
         with (
             httpx.Client(base_url=options.engine, timeout=ANSWER_S, trust_env=False) as engine,
-            httpx.Client(base_url=options.larder, timeout=LARDER_S, trust_env=False, headers=headers) as larder,
+            httpx.Client(
+                base_url=options.larder, timeout=options.larder_timeout, trust_env=False, headers=headers
+            ) as larder,
             Session(larder, f"agent-{uuid.uuid4().hex[:12]}", options.tenant) as session,
         ):
             print(answer(engine, options.model, session, options.question))

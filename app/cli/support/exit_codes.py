@@ -17,7 +17,7 @@ MEANINGS = {
     OK: "The command succeeded.",
     FAILED: "The command failed, or a node did not answer; one sentence says why.",
     USAGE: "The command line or a setting is wrong.",
-    DIFFERS: "diff, or apply --dry-run: there are differences.",
+    DIFFERS: "diff, apply --dry-run: there are differences; audit verify: an entry was changed.",
     NOT_FOUND: "The record, node or other resource does not exist.",
     FORBIDDEN: "The token is missing or invalid, or lacks the permission.",
     UNREACHABLE: "The server or its database does not respond.",
@@ -43,10 +43,10 @@ def of_status(status: int) -> int:
     return _BY_STATUS.get(status, FAILED)
 
 
-def check_nodes(nodes: Iterable[Mapping[str, Any]]) -> None:
-    """Raise NodesFailed with the errors of nodes, each of which names its node, if one has an `error`."""
+def check_nodes(nodes: Iterable[Mapping[str, Any]], message: str = "not every node answered") -> None:
+    """Raise NodesFailed with a message and the errors of nodes, each of which names its node, if one has an `error`."""
     if errors := "; ".join(node["error"] for node in nodes if node["error"]):
-        raise NodesFailed(f"not every node answered: {errors}")
+        raise NodesFailed(f"{message}: {errors}")
 
 
 def failure(error: Exception, message: str) -> click.ClickException:

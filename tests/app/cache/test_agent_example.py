@@ -80,6 +80,7 @@ def serving_completions() -> Iterator[Engine]:
 
 async def ask(engine: Engine, larder_url: str, token: str = "") -> subprocess.CompletedProcess[str]:
     options = ["--model", "m", "--engine", engine.url, "--larder", larder_url, "--tenant", "acme"]
+    options += ["--larder-timeout", str(EXAMPLE_S)]
     return await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "examples.agent", *options, "How many r are in strawberry?"],

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dataplane.base.visible import plain
-from tests.app.command import output, refused
+from tests.app.command import larder, output, refused
 from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 
@@ -118,7 +118,7 @@ async def test_json_is_exact_and_a_terminal_is_shown_its_escapes(hostile_server:
 
 
 async def test_wide_lists_and_empty_reports_are_shown(plane: Plane, node: FakeNode) -> None:
-    await output(plane, "blocks", "-o", "wide")
+    assert "Blocks (0)" in (await larder(plane, "blocks", "-o", "wide"))[1]
     assert "nothing was used by nobody in this time" in await output(plane, "usage", "--tenant", "nobody")
 
 

@@ -98,7 +98,7 @@ def why(name: str | None, kind: str | None, request: str | None, since: str, url
 def _request(request: str, url: str | None, output: Output) -> None:
     answer = call(url, "GET", "/api/v1/requests", None, {"id": request})
     if not answer["items"]:
-        check_nodes(answer["failed_nodes"])
+        check_nodes(answer["failed_nodes"], f"no node that answered has a record of request {request!r}")
         raise NothingFound(
             f"no node has a record of request {request!r}: nodes remember the last 4,096 requests of vLLM since they "
             "started"

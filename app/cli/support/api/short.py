@@ -28,7 +28,7 @@ def whole(url: str | None, field: str, digits: str) -> str:
         failed_nodes += page["failed_nodes"]
     matches = sorted(found)
     if not matches:
-        check_nodes(failed_nodes)
+        check_nodes(failed_nodes, f"no node that answered has a {field} that begins with {short}")
         raise NothingFound(f"no cached block has a {field} that begins with {short}")
     if len(matches) > 1:
         further = f" and {len(matches) - MAX_LISTED} more" if len(matches) > MAX_LISTED else ""
