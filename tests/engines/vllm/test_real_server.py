@@ -183,7 +183,7 @@ def test_a_request_names_its_session(client: Client, pool: Plane) -> None:
         listed: SessionsListed = manager.ask(ListSessions("n"))
     states = {state.session: state for state in listed.sessions if state.tenant == "talker"}
     assert {name: state.chunks for name, state in states.items()} == {"option": whole, "field": whole, "header": whole}
-    assert states["option"].private_bytes == states["header"].private_bytes > 0 == states["field"].private_bytes
+    assert states["header"].private_bytes > 0 == states["option"].private_bytes == states["field"].private_bytes
 
 
 def test_the_server_continues_without_larder_and_uses_the_next_one(client: Client, pool: Plane) -> None:
