@@ -208,7 +208,8 @@ async def half_closed(plane: Plane, sent: bytes) -> bytes:
         return await reader.read()
 
 
-async def test_a_client_that_sends_no_more_is_answered(lone: Plane) -> None:
+async def test_a_client_that_sends_no_more_is_answered(lone: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disconnect, "GRACE_S", 60.0)
     ready = request("GET", "/readyz")
     for sent, statuses in (
         (b"GET /healthz HTTP/1.0\r\n\r\n", b"200"),
