@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
-from dataplane.core.journal.id_journal import IdJournal, names_bytes
+from dataplane.core.journal.id_journal import IdJournal, half_bytes_for, names_bytes
 from dataplane.core.journal.recovery_table import RecoveryTable, recovery_table_bytes
 from dataplane.protocol.control.records import (
     POLICY_IN_FORCE,
@@ -27,14 +27,13 @@ MODEL = "llama"
 STORE = "store-1"
 KIB = 1024
 MIB = 1024 * 1024
-_HALF_BYTES = 4 * MIB
 
 
 def private_memory(max_blocks: int) -> tuple[RecoveryTable, IdJournal]:
     """Memory of a node that engines never get."""
     table = RecoveryTable(bytearray(recovery_table_bytes(max_blocks)), max_blocks)
     table.format(0)
-    journal = IdJournal(memoryview(mmap.mmap(-1, names_bytes(_HALF_BYTES))))
+    journal = IdJournal(memoryview(mmap.mmap(-1, names_bytes(half_bytes_for(max_blocks)))))
     journal.format()
     return table, journal
 

@@ -94,7 +94,7 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Counts of the connector itself since the last report."""
         self._results = Results()
         self._report: StepReport | None = None
-        """Of a worker's side that was closed."""
+        """Last report of a worker's side that was closed. It is sent with the next one."""
         self.errors = ErrorLog(_log)
         self._stats_at = 0.0
         if role is not KVConnectorRole.SCHEDULER:

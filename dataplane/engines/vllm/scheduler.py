@@ -82,7 +82,7 @@ class _Read:
 
     keys: list[bytes]
     skip_tokens: int
-    """As in `Load`."""
+    """Tokens at the beginning of the first chunk that are not loaded."""
     lease: Lease
 
 
@@ -220,7 +220,7 @@ class SchedulerSide:
         self._receiving: set[str] = set()
         """Requests whose load is planned and not yet reported as ended by all workers."""
         self._reads: dict[str, _Read] = {}
-        """Of loads that are under way, by request."""
+        """What each load under way reads, by request."""
         self._failed: OrderedDict[bytes, float] = OrderedDict()
         """Keys that count as misses, each with the time when this ends."""
         self._namespace = ""

@@ -102,6 +102,7 @@ BEYOND_JSON_SCHEMA = (
     Beyond("what time it is", "expires_at|startsAt|endsAt", "expected a moment (in the future|between)"),
     Beyond("normal forms of Unicode", "tenant", r"expected composed characters \(NFC\)"),
     Beyond("two fields are not compared", "tokens", "expected at least one full chunk of "),
+    Beyond("the tokenizer counts", "text|messages", "expected at least one full chunk of "),
     Beyond("two fields are not compared", "source", "expected another tier than .*, the target", "^moveBlocks$"),
     Beyond("members of a list are not compared by name", r"\w+", "the .* is declared twice, ", "^applyDocument$"),
     Beyond("a grammar of its own", "tokenizer|chat_template|document|parameters|type", ""),
