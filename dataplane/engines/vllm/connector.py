@@ -101,8 +101,8 @@ class LarderConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             return
         if any(other._scheduler is not None and other._is_of(vllm_config) for other in self._of_schedulers):
             raise ValueError(
-                "kv_connector_extra_config.connectors: expected at most one LarderConnector, got another one; vLLM ends"
-                " when two connectors return the same field of a response"
+                "kv_connector_extra_config: expected one LarderConnector, got a second one in a MultiConnector; vLLM"
+                " ends when two connectors return the same field of a response"
             )
         self._of_schedulers.add(self)
         from vllm.v1.engine.core import EngineCore  # which imports connectors itself

@@ -1,5 +1,5 @@
 """`kill -9` during copies of devices, at many bytes: the next data plane continues with the memory. No READY block is
-lost, nothing half-written is ever read, whoever waits for a copy hears of its end, and nothing stays leased or open.
+lost, nothing half-written is ever read, whoever waits for a copy is told of its end, and nothing stays leased or open.
 
 `LARDER_TEST_KILLS=200` (`make kills`) kills more often than CI has time for.
 """

@@ -170,3 +170,17 @@ def test_a_save_that_is_cancelled_while_it_copies_is_not_published(make_worker: 
     assert result is not None
     assert (result.blocks, client.lookup(KEYS)) == (0, 0)
     assert worker.save(KEYS, OLD)["saved_blocks"] == 3
+
+
+def test_a_load_that_is_cancelled_while_it_copies_ends_with_the_copy_that_has_begun(
+    make_worker: Callable[[], Worker],
+) -> None:
+    worker = make_worker()
+    content = worker.fill(1)
+    worker.save(KEYS, OLD)
+    before = worker.fill(2)
+    (copies,) = worker.side._copies
+    blocks = np.array([*NEW[:10], 0, 0, *NEW[12:30]], np.int64)
+    assert copies.load(KEYS, 0, blocks, None, CancelledLater()) == (12, 10 * copies.group.chunk_bytes // PER_CHUNK)
+    assert worker.holds(content, OLD[:10], NEW[:10])
+    assert worker.holds(before, NEW[12:30], NEW[12:30])

@@ -132,6 +132,7 @@ def test_every_method_of_the_interface_is_known_and_errors_have_default_results(
     assert found["options"] == [[], [], ["video_pruning_method", "target_modules"]]
     assert found["chunks"] == [48] * 4, "both sides choose the same, whatever `cache_config.block_size` is"
     assert found["policy"] == "recompute"
+    assert found["watched"] == ["add_lora", "collective_rpc", "reset_prefix_cache"]
     assert found["slept"] == [[["r"]] * 3, [[]] * 3], "results of the sleep are returned once, after the sleep"
     assert found["holds"] == [True, True, True, False], "the second runner zeroes blocks before it names their requests"
     answers = found["answers"]

@@ -94,7 +94,7 @@ def test_the_api_server_reads_larders_statistics_by_name(found: dict[str, Any]) 
 
 def test_a_second_connector_of_larder_ends_the_engine_when_it_starts(found: dict[str, Any]) -> None:
     """vLLM would end with the first response in which both report."""
-    assert "connectors: expected at most one LarderConnector, got another one" in found["second"]
+    assert "expected one LarderConnector, got a second one in a MultiConnector" in found["second"]
 
 
 def test_adapters_are_known_in_nested_multi_connectors(found: dict[str, Any]) -> None:

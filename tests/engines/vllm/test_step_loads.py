@@ -65,7 +65,7 @@ def test_the_blocks_are_there_before_the_layers_run_and_nothing_is_reported_as_r
     worker.load_in_step(plan)
     assert equal(engine, 12)
     (found,) = engine.carry_out(StepPlan(saves=plan.saves, step=plan.step))
-    assert found == Results(), "vLLM fails if it hears of a request that does not wait"
+    assert found == Results(), "vLLM fails on results of a request that does not wait"
     assert engine.scheduler._reads == {}
     counts = worker.take_counts()
     assert (counts["loaded_tokens"], counts["step_loaded_tokens"]) == (CACHED, CACHED)

@@ -16,6 +16,7 @@ from vllm.multimodal.processing.inputs import ProcessorInputs
 from vllm.pooling_params import PoolingParams
 from vllm.renderers.base import BaseRenderer
 from vllm.sampling_params import SamplingParams
+from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import Request
 
 from dataplane.engines.vllm.connector import LarderConnector, LarderMetadata, _hashes_media, _holds_blocks
@@ -187,6 +188,7 @@ print(
                 options(cache={"gpu_memory_utilization": 0.5}, lora={"max_loras": 2}),
                 options(multimodal={"video_pruning_method": "vidcom2"}, lora={"target_modules": ["o_proj"]}),
             ],
+            "watched": sorted(name for name, call in vars(EngineCore).items() if hasattr(call, "reports_to_larder")),
             "policy": CONFIG.kv_transfer_config.kv_load_failure_policy,
         }
     )

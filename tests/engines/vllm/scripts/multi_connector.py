@@ -229,7 +229,7 @@ def second() -> str:
 
 
 def nested() -> list[str]:
-    """Return the adapters that Larder's connector hears of in a MultiConnector inside a MultiConnector."""
+    """Return the adapters that are reported to Larder's connector in a MultiConnector inside a MultiConnector."""
     outer, inner = object.__new__(MultiConnector), object.__new__(MultiConnector)
     larder = LarderConnector(CONFIG, KVConnectorRole.SCHEDULER, CACHES)
     outer._connectors, inner._connectors = [OtherConnector(), inner], [OtherConnector(), larder]

@@ -17,7 +17,7 @@ test('a session that is in two parts of a list is listed once, as it was found l
   expect(distinct(all).map(({ node, used_at }) => [node, used_at])).toEqual([['a', 2_000], ['b', 1_000]]);
 });
 
-test('bytes are told by place', () => {
+test('sizes are listed by the place of the bytes', () => {
   expect(places(session({ bytes: { memory: 8_192, disk: 12_288 } }))).toEqual(['8 KiB memory', '12 KiB disk']);
   expect(places(session())).toEqual([]);
 });
