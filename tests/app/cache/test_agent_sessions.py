@@ -17,6 +17,7 @@ from tests.app.fake_node import FakeNode
 from tests.app.plane import Plane
 from tests.app.problems import accepted, fault_paths, is_problem
 from tests.app.real_node import governing
+from tests.app.waiting import until
 from tests.dataplane import factories as make
 from tests.dataplane.plane import Plane as DataPlane
 from tests.dataplane.tiering import chains
@@ -181,11 +182,22 @@ async def test_the_command_lists_and_acts(new_plane: Plane, new_node: FakeNode) 
     assert "8.0 KiB memory, 12.0 KiB disk" in out or "8 KiB memory, 12 KiB disk" in out
     assert [line[:5] for line in lines if line[:1] == ["s2"]] == [["s2", "_default", "node-a", "-", "released"]]
     out = await output(new_plane, "sessions", "describe", "s1", "--tenant", "acme")
-    assert "private_bytes:" in out
+    lines = [line.split(maxsplit=1) for line in out.splitlines()]
+    assert ["nodes.node-a.bytes.disk:", "12 KiB"] in lines
+    ((used_at,),) = [line[1:] for line in lines if line[:1] == ["nodes.node-a.used_at:"]]
+    assert used_at.endswith("Z")
+    assert "Events: none" in out
     assert await output(new_plane, "sessions", "list", "--limit", "1", "-o", "name") == "s1\n"
     out = await output(new_plane, "sessions", "retain", "s1", "--for", "2m", "--tenant", "acme", "--node", "node-a")
     assert "node-a" in out
     assert (node.acted[-1].action, node.acted[-1].seconds) == ("retain", 120.0)
+
+    async def reported() -> bool:
+        return "action=retain" in await output(new_plane, "sessions", "describe", "s1", "--tenant", "acme")
+
+    await until(reported)
+    node.states.append(state("s1", "other"))
+    assert "Events: none" in await output(new_plane, "sessions", "describe", "s1", "--tenant", "other")
     await output(new_plane, "session", "release", "s1", "--tenant", "acme")
     await output(new_plane, "sessions", "prefetch", "s1", "--within", "5s", "--tenant", "acme")
     assert [(each.action, each.seconds) for each in node.acted[-2:]] == [("release", 0.0), ("prefetch", 5.0)]

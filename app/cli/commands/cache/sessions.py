@@ -65,8 +65,10 @@ add_list(
 def describe_session(session: str, tenant: str | None, url: str | None, output: Output) -> None:
     """Show a session on every node that knows it, and the events that concern it."""
     answer = call(url, "GET", f"{_PATH}/{segment(session, 'session')}", None, {"tenant": tenant})
-    if not output.data(answer, [item["node"] for item in answer["items"]]):
-        describe(url, "session", session, {"nodes": {item["node"]: item for item in answer["items"]}})
+    nodes = {item["node"]: item for item in answer["items"]}
+    if not output.data(answer, [*nodes]):
+        owner = answer["items"][0]["tenant"] if nodes else ""
+        describe(url, "session", session, {"nodes": nodes}, tenant=owner)
     check_nodes(answer["failed_nodes"])
 
 

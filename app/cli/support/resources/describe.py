@@ -29,7 +29,7 @@ _CONDITIONS_OF_A_NODE = (
 
 
 def describe(url: str | None, noun: str, name: str, record: Mapping[str, Any], *, tenant: str = "") -> None:
-    """Print a record. `tenant` is the tenant whose usage is printed."""
+    """Print a record. `tenant`: that of the record, if records of other tenants may have the same name."""
     conditions = (record if noun == "node" else record.get("status") or {}).get("conditions", [])
     if isinstance(conditions, list) and conditions:
         table("Conditions", _CONDITIONS_OF_A_NODE if noun == "node" else _CONDITIONS, conditions)
@@ -38,10 +38,9 @@ def describe(url: str | None, noun: str, name: str, record: Mapping[str, Any], *
     width = max(len(key) for key, _ in lines)
     for key, value in lines:
         say(f"{key + ':':<{width + 1}} {value}")
-    owner = tenant or (str(record["tenant"]) if noun in ("quota", "tenant") else "")
-    if owner:
-        _usage(url, owner)
-    events = concerning(url, noun, name, MAX_EVENTS)
+    if noun in ("quota", "tenant"):
+        _usage(url, str(record["tenant"]))
+    events = concerning(url, noun, name, MAX_EVENTS, tenant=tenant)
     if events is not None:
         say()
         if events:
@@ -53,7 +52,9 @@ def describe(url: str | None, noun: str, name: str, record: Mapping[str, Any], *
 def _fields(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield the fields of a record as text; nested fields as `outer.inner`."""
     for key, value in record.items():
-        if isinstance(value, dict) and value:
+        if key == "bytes" and isinstance(value, dict) and value:
+            yield from ((f"{prefix}{key}.{place}", show.size(size)) for place, size in value.items())
+        elif isinstance(value, dict) and value:
             yield from _fields(value, f"{prefix}{key}.")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             for at, item in enumerate(value):
@@ -69,9 +70,9 @@ def _text(key: str, value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    if (key.endswith("_bytes") or "_bytes_" in key) and isinstance(value, int):
+    if (key == "bytes" or key.endswith("_bytes") or "_bytes_" in key) and isinstance(value, int):
         return show.size(value)
-    if key.endswith("_at") and isinstance(value, float):
+    if (key in ("at", "since") or key.endswith(("_at", "_until"))) and isinstance(value, float):
         return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from app.cli.support.api.client import ApiError, every
@@ -28,13 +29,15 @@ EVENT_COLUMNS = (
 )
 
 
-def concerning(url: str | None, noun: str, name: str, limit: int) -> list[dict[str, Any]] | None:
-    """Return the newest events about a record, a tenant or a node; None if the caller may not read events."""
+def concerning(url: str | None, noun: str, name: str, limit: int, *, tenant: str = "") -> list[dict[str, Any]] | None:
+    """Return the newest events about a record, a tenant or a node; None if the caller may not read events. `tenant`:
+    only events of this one, unless it is empty."""
     try:
         newest = every(url, "/api/v1/events/history", None, MAX_SEARCHED)["items"]
     except ApiError:
         return None
-    return [event for event in newest if concerns(event, noun, name)][:limit]
+    found = (event for event in newest if tenant in ("", event["fields"].get("tenant")) and concerns(event, noun, name))
+    return list(islice(found, limit))
 
 
 def concerns(event: Mapping[str, Any], noun: str, name: str) -> bool:
