@@ -107,7 +107,7 @@ async def test_actions_are_sent_audited_and_published(new_plane: Plane, new_node
     entries = (await new_plane.get("/api/v1/audit?kind=agent_session"))["items"]
     assert [(entry["action"], entry["name"]) for entry in entries[:2]] == [("prefetch", "s1"), ("prefetch", "s1")]
     assert entries[0]["after"] == {"tenant": "acme", "seconds": 300.0, "nodes": ["node-a"]}
-    event, *_ = await new_plane.stored_events("name=session.action_requested")
+    event, *_ = await new_plane.stored_events("name=session.action_requested", 6)
     assert (event["fields"]["action"], event["fields"]["session"]) == ("prefetch", "s1")
     for path in (f"{S}/s1:release", f"{S}/s2:release"):
         is_problem(await new_plane.http.post(path, json={}), 404)
